@@ -1,0 +1,7 @@
+"""kvgate: the release gate for persistent KV caches."""
+
+from __future__ import annotations
+
+__version__ = "0.1.0"
+
+__all__ = ["__version__"]

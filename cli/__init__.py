@@ -1,0 +1,1 @@
+"""The room that speaks: commands, progress, report formats, exit codes, configuration discovery."""

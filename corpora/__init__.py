@@ -1,0 +1,1 @@
+"""The room that tokenises: diagnostic conversations, rendering, encoding, snapshots, divergence."""
