@@ -1,0 +1,114 @@
+"""Which files of a folder are its weights, and what their headers say together.
+
+Loaders disagree about that: transformers 5.24 takes ``model.safetensors`` before the index; vLLM (main,
+November 2026: model_executor/model_loader/default_loader.py) takes ``consolidated*.safetensors`` when there
+is one, else the files of the index, else every ``*.safetensors``. A fingerprint of files that another
+loader would not read proves nothing, so here everything that any of them might read counts:
+
+* every ``*.safetensors`` at the top level of the folder, except adapters (``adapter_*.safetensors``), which
+  have a fingerprint of their own;
+* every file that ``model.safetensors.index.json`` names, in a subfolder too.
+
+The index must agree with its shards. Two files that hold a tensor of one name are two sets of weights, of
+which a loader takes one: that is refused and not guessed. Pickle files (``*.bin``, ``*.pt``, ``*.pth``,
+``*.ckpt``) are never opened; beside safetensors they are ignored, as loaders ignore them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+
+from kvgate.rules.errors import InputError
+from kvgate.weights.files import read_json_object
+from kvgate.weights.safetensors import SafetensorsFile, read_header
+
+INDEX = "model.safetensors.index.json"
+PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+MAX_INDEX = 32_000_000  # bytes; the index of a checkpoint with 100,000 tensors has about 10 MB
+
+
+def open_checkpoint(folder: Path) -> tuple[SafetensorsFile, ...]:
+    """Find and check the weights in ``folder``; return their files sorted by name.
+
+    Raises:
+        InputError: when there are none, when a file breaks the format, when the index and its shards
+            disagree, when a tensor is in two files, or when there are only pickle files.
+    """
+    names = _listing(folder)
+    weight_map = _read_index(folder / INDEX) if INDEX in names else {}
+    wanted = {name for name in names if name.endswith(".safetensors") and not name.startswith("adapter_")}
+    files = tuple(read_header(folder / name, name) for name in sorted(wanted | set(weight_map.values())))
+    if not files:
+        _refuse_nothing(folder, names)
+    holders = _holders(folder, files)
+    _check_index(folder / INDEX, weight_map, holders)
+    if not holders:
+        raise InputError("the safetensors files hold no tensor", where=str(folder))
+    return files
+
+
+def _listing(folder: Path) -> list[str]:
+    try:
+        return sorted(entry.name for entry in folder.iterdir())
+    except OSError as error:
+        hint = "give the folder that holds the safetensors files"
+        what = f"cannot be read as a folder: {error.strerror}"
+        raise InputError(what, where=str(folder), hint=hint) from error
+
+
+def _refuse_nothing(folder: Path, names: list[str]) -> None:
+    pickles = [name for name in names if name.endswith(PICKLES)]
+    if pickles:
+        raise InputError(
+            f"only pickle weights here ({pickles[0]}); pickle can run code and is never loaded",
+            where=str(folder),
+            hint="save the checkpoint as safetensors",
+        )
+    raise InputError("no safetensors weights here", where=str(folder))
+
+
+def _holders(folder: Path, files: tuple[SafetensorsFile, ...]) -> dict[str, str]:
+    """Return which file holds each tensor."""
+    holders: dict[str, str] = {}
+    for file in files:
+        for tensor in file.tensors:
+            other = holders.setdefault(tensor.name, file.name)
+            if other != file.name:
+                raise InputError(
+                    f"tensor {tensor.name[:200]!r} is in {other} and in {file.name}; "
+                    "loaders disagree about which one counts",
+                    where=str(folder),
+                    hint="remove the files that are not served",
+                )
+    return holders
+
+
+def _check_index(path: Path, weight_map: dict[str, str], holders: dict[str, str]) -> None:
+    hint = "download or save the checkpoint again"
+    for name, file in weight_map.items():
+        if holders.get(name) != file:
+            what = f"the index puts tensor {name[:200]!r} into {file}; it is not there"
+            raise InputError(what, where=str(path), hint=hint)
+
+
+def _read_index(path: Path) -> dict[str, str]:
+    """Return the index's ``weight_map``: tensor name to file, with files that stay inside the folder."""
+    document = read_json_object(path, MAX_INDEX)
+    weight_map = document.get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise InputError("no weight_map in the index", where=str(path))
+    for name, file in weight_map.items():
+        if not isinstance(file, str) or not _stays_inside(file):
+            raise InputError(
+                f"the index puts tensor {name[:200]!r} into {str(file)[:200]!r}",
+                where=str(path),
+                hint="a safetensors file inside the folder is expected",
+            )
+    return weight_map
+
+
+def _stays_inside(file: str) -> bool:
+    """Say whether ``file`` names a safetensors file below the folder, in its one plain spelling."""
+    pure = PurePosixPath(file)
+    plain = str(pure) == file and file.isprintable() and not pure.is_absolute() and ".." not in pure.parts
+    return plain and pure.suffix == ".safetensors"

@@ -1,0 +1,108 @@
+"""The fingerprint of a checkpoint folder: what its weights are, whatever files they lie in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from blake3 import blake3
+
+from kvgate.rules.progress import Progress, silent
+from kvgate.weights.checkpoint import open_checkpoint
+from kvgate.weights.digest import PREFIX, TensorEntry, field, root_digest, shape_bytes, tensor_entry
+from kvgate.weights.hashing import content_hashes
+from kvgate.weights.safetensors import DTYPE_BITS, SafetensorsFile
+from kvgate.weights.tail import kv_digest, tied_alias
+
+_LAYOUT = b"kvgate/layout/v1"
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """What the weights of a checkpoint are.
+
+    Attributes:
+        digest: the root over every tensor, ``blake3:<64 hex>``.
+        kv_digest: the root over the tensors that persisted state depends on.
+        kv_rule: how those were chosen: ``1/llama``, ``1/all-tensors``; only digests of one rule compare.
+        tensors: how many tensors there are, an alias of a tied head not counted.
+        bytes: how many bytes they have together.
+        layout: ``blake3:<64 hex>`` over the files: their names and sizes, and where which tensor lies.
+        entries: the tensors, sorted by name.
+    """
+
+    digest: str
+    kv_digest: str
+    kv_rule: str
+    tensors: int
+    bytes: int
+    layout: str
+    entries: tuple[TensorEntry, ...]
+
+
+def fingerprint_checkpoint(
+    folder: Path, config: Mapping[str, Any] | None, progress: Progress = silent
+) -> Fingerprint:
+    """Hash the weights in ``folder``.
+
+    Args:
+        folder: the checkpoint; see :mod:`kvgate.weights.checkpoint` for which of its files count.
+        config: the model's effective configuration (class defaults filled in, ``architectures`` and
+            ``model_type`` kept); ``None`` where it is not known: every tensor counts, a tied head too.
+        progress: told of every stretch of bytes, from the hashing threads, one call at a time.
+
+    Raises:
+        InputError: when the files are not a sound checkpoint, hold pickle only, or change meanwhile.
+    """
+    files = open_checkpoint(folder)
+    entries = tensor_entries(files, progress)
+    alias = tied_alias({entry.name: entry for entry in entries}, config)
+    entries = tuple(entry for entry in entries if entry.name != alias)
+    kv, rule = kv_digest(entries, config)
+    return Fingerprint(
+        digest=root_digest(entries),
+        kv_digest=kv,
+        kv_rule=rule,
+        tensors=len(entries),
+        bytes=sum(byte_size(entry) for entry in entries),
+        layout=_layout(files),
+        entries=entries,
+    )
+
+
+def tensor_entries(files: Sequence[SafetensorsFile], progress: Progress = silent) -> tuple[TensorEntry, ...]:
+    """Hash every tensor of ``files`` and return their entries sorted by name.
+
+    Raises:
+        InputError: when a file changes meanwhile or cannot be read.
+    """
+    contents = content_hashes(files, progress)
+    return tuple(
+        sorted(
+            tensor_entry(name, dtype, shape, contents[name], shape_bytes(dtype, shape))
+            for file in files
+            for name, dtype, shape, _, _ in file.tensors
+        )
+    )
+
+
+def byte_size(entry: TensorEntry) -> int:
+    """Return how many bytes a tensor has."""
+    bits = DTYPE_BITS[entry.dtype]
+    for size in entry.shape:
+        bits *= size
+    return bits // 8
+
+
+def _layout(files: Sequence[SafetensorsFile]) -> str:
+    """Hash how the tensors are laid out: re-sharding, re-ordering and another header change it and nothing else."""
+    hasher = blake3(field(_LAYOUT))
+    for file in files:
+        hasher.update(field(os.fsencode(file.name)) + file.stamp.size.to_bytes(8, "little"))
+        hasher.update(len(file.tensors).to_bytes(8, "little"))
+        for tensor in file.tensors:
+            hasher.update(field(tensor.name.encode()) + tensor.begin.to_bytes(8, "little"))
+    return PREFIX + hasher.hexdigest()

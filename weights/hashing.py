@@ -1,0 +1,142 @@
+"""Hashing the tensors of files: every core, bounded memory, and no digest of a file that moved meanwhile.
+
+Tensors are hashed where they lie, through mmap. Small neighbours share a job, because a thread costs more than a
+small tensor does; a large tensor is a job of its own that BLAKE3 itself spreads over the cores.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from blake3 import blake3
+
+from kvgate.rules.errors import InputError
+from kvgate.rules.progress import Progress
+from kvgate.weights.files import open_stamped, stamp_of
+from kvgate.weights.safetensors import SafetensorsFile, TensorRecord
+
+STAGE = "hashing weights"
+_JOB = 8 << 20  # bytes; small tensors are gathered up to this, larger ones are hashed by several threads
+_WINDOW = 32 << 20  # bytes between two looks at the file: what progress moves by, too
+
+
+@dataclass(frozen=True)
+class _Job:
+    file: SafetensorsFile
+    tensors: tuple[TensorRecord, ...]  # neighbours
+
+
+def content_hashes(files: Iterable[SafetensorsFile], progress: Progress) -> dict[str, bytes]:
+    """Return the 32-byte BLAKE3 of every tensor's bytes, by name.
+
+    ``progress`` counts bytes; it is called from the hashing threads, one call at a time.
+
+    Raises:
+        InputError: when a file cannot be read, or is not what it was when its header was read.
+    """
+    files = tuple(files)
+    run = _Run(progress, sum(tensor.end - tensor.begin for file in files for tensor in file.tensors))
+    workers = _cores()
+    with ThreadPoolExecutor(workers) as pool:
+        futures = [pool.submit(run.hash_job, job) for file in files for job in _jobs(file)]
+        try:
+            for future in futures:
+                future.result()
+        except BaseException:
+            run.stopped.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    for file in files:  # a file renamed over after its last job was hashed is a different checkpoint by now
+        descriptor, stamp = open_stamped(file.path)
+        os.close(descriptor)
+        if stamp != file.stamp:
+            raise _changed(file)
+    return run.hashes
+
+
+def _cores() -> int:
+    """Return the cores this process may use, which in a container are fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _jobs(file: SafetensorsFile) -> Iterator[_Job]:
+    gathered: list[TensorRecord] = []
+    for tensor in file.tensors:
+        if gathered and tensor.end - gathered[0].begin > _JOB:
+            yield _Job(file, tuple(gathered))
+            gathered = []
+        gathered.append(tensor)
+    if gathered:
+        yield _Job(file, tuple(gathered))
+
+
+def _changed(file: SafetensorsFile) -> InputError:
+    return InputError(
+        "changed while it was read", where=str(file.path), hint="wait until the copy or download has finished"
+    )
+
+
+class _Run:
+    """What the jobs of one call share."""
+
+    def __init__(self, progress: Progress, total: int) -> None:
+        self.hashes: dict[str, bytes] = {}
+        self.stopped = threading.Event()
+        self._progress = progress
+        self._total = total
+        self._done = 0
+        self._lock = threading.Lock()
+
+    def hash_job(self, job: _Job) -> None:
+        begin, end = job.tensors[0].begin, job.tensors[-1].end
+        descriptor, _ = open_stamped(job.file.path)
+        try:
+            self._look(job.file, descriptor)
+            if begin == end:  # mmap refuses to map nothing
+                for tensor in job.tensors:
+                    self.hashes[tensor.name] = blake3().digest()
+                return
+            start = begin - begin % mmap.ALLOCATIONGRANULARITY
+            with (
+                mmap.mmap(descriptor, end - start, access=mmap.ACCESS_READ, offset=start) as mapped,
+                memoryview(mapped) as view,
+            ):
+                for tensor in job.tensors:
+                    self._hash_tensor(job.file, descriptor, tensor, view, start)
+            self._look(job.file, descriptor)
+        except (OSError, ValueError) as error:  # ValueError: mmap, when the file has shrunk
+            raise InputError(f"cannot be read: {error}", where=str(job.file.path)) from error
+        finally:
+            os.close(descriptor)
+
+    def _hash_tensor(
+        self, file: SafetensorsFile, descriptor: int, tensor: TensorRecord, view: memoryview, start: int
+    ) -> None:
+        size = tensor.end - tensor.begin
+        hasher = blake3(max_threads=blake3.AUTO if size > _JOB else 1)
+        for at in range(tensor.begin, tensor.end, _WINDOW):
+            # Touching a mapped page behind the new end of a file that was cut kills the process, so look first.
+            self._look(file, descriptor)
+            upto = min(at + _WINDOW, tensor.end)
+            with view[at - start : upto - start] as window:
+                hasher.update(window)
+            self._report(upto - at)
+        self.hashes[tensor.name] = hasher.digest()
+
+    def _look(self, file: SafetensorsFile, descriptor: int) -> None:
+        if self.stopped.is_set():
+            raise InputError("stopped", where=str(file.path))
+        if stamp_of(os.fstat(descriptor)) != file.stamp:
+            raise _changed(file)
+
+    def _report(self, count: int) -> None:
+        with self._lock:
+            self._done += count
+            self._progress(STAGE, self._done, self._total, "bytes")

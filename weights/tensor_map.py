@@ -1,0 +1,201 @@
+"""The tensor map beside a manifest: one tensor a line, so that two deployments compare tensor by tensor.
+
+The file is JSON Lines in one fixed spelling. The first line is the header, the others are the tensors
+sorted by the UTF-8 bytes of their names::
+
+    {"schema":"kvgate/tensor-map/v1","tensors":2,"root":"blake3:..."}
+    {"name":"lm_head.weight","dtype":"BF16","shape":[8,4],"content":"blake3:..."}
+
+A tensor's digest is not stored: it follows from the line (:mod:`kvgate.weights.digest`). Reading derives it
+and the root again, so a map cannot claim what its lines do not say.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from kvgate.rules.errors import InputError
+from kvgate.weights.digest import TensorEntry, root_digest, shape_bytes, tensor_entry
+from kvgate.weights.files import read_small, write_whole
+from kvgate.weights.fingerprint import Fingerprint
+from kvgate.weights.safetensors import DTYPE_BITS
+from kvgate.weights.tail import kv_digest
+
+SCHEMA = "kvgate/tensor-map/v1"
+MAX_BYTES = 256 << 20  # a map of 1,000,000 tensors; the largest public checkpoints have about 100,000
+
+_HEADER = re.compile(r'\{"schema":"([^"]*)","tensors":([0-9]{1,9}),"root":"(blake3:[0-9a-f]{64})"\}')
+# One spelling only, so that a line is either this or refused, and no parser meets nesting or a repeated key.
+_LINE = re.compile(
+    r'\{"name":"([^"\\]*(?:\\.[^"\\]*)*)","dtype":"([A-Z0-9_]{1,16})",'
+    r'"shape":\[((?:[0-9]{1,19}(?:,[0-9]{1,19}){0,63})?)\],"content":"blake3:([0-9a-f]{64})"\}'
+)
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """The tensors of one checkpoint.
+
+    Attributes:
+        digest: the root over them, derived from the entries.
+        entries: the tensors, sorted by name.
+    """
+
+    digest: str
+    entries: tuple[TensorEntry, ...]
+
+
+@dataclass(frozen=True)
+class MapDifference:
+    """What differs between two maps; every tuple is sorted by name.
+
+    Attributes:
+        added: names that only the new map has.
+        removed: names that only the old map has.
+        changed: names that both have, with another dtype, shape or bytes.
+        renamed: (old name, new name) of tensors that moved with equal dtype, shape and bytes.
+        equal: how many tensors are the same under the same name.
+    """
+
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    changed: tuple[str, ...]
+    renamed: tuple[tuple[str, str], ...]
+    equal: int
+
+
+def write_map(fingerprint: Fingerprint, path: Path) -> str:
+    """Write the map of ``fingerprint`` to ``path`` and return the file's digest, ``sha256:<64 hex>``.
+
+    Raises:
+        InputError: when the folder cannot be written.
+    """
+    lines = [f'{{"schema":"{SCHEMA}","tensors":{len(fingerprint.entries)},"root":"{fingerprint.digest}"}}']
+    for name, dtype, shape, content, _ in fingerprint.entries:
+        spelled = json.dumps(name, ensure_ascii=False)
+        sizes = ",".join(map(str, shape))
+        lines.append(f'{{"name":{spelled},"dtype":"{dtype}","shape":[{sizes}],"content":"{content}"}}')
+    data = ("\n".join(lines) + "\n").encode()
+    write_whole(path, data)
+    return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+def read_map(path: Path, sha256: str) -> TensorMap:
+    """Read the map at ``path``, which must have the digest ``sha256`` (``sha256:<64 hex>``).
+
+    Raises:
+        InputError: when it is missing, unreadable, has another digest, is not a map, names a tensor twice, or
+            claims a root that its tensors do not have.
+    """
+    data = read_small(path, MAX_BYTES)
+    found = "sha256:" + hashlib.sha256(data).hexdigest()
+    if found != sha256:
+        raise InputError(
+            f"the tensor map has the digest {found}, the manifest names {sha256}",
+            where=str(path),
+            hint="capture again, or put the right sidecar beside the manifest",
+        )
+    try:
+        lines = data.decode().split("\n")
+    except UnicodeDecodeError as error:
+        raise InputError(f"not UTF-8 text (byte {error.start})", where=str(path)) from error
+    header = _HEADER.fullmatch(lines[0])
+    if header is None or header[1] != SCHEMA or lines.pop() != "":
+        _refuse(path, 1, f"the header of a {SCHEMA} file is expected, and a line end after the last line")
+    entries = _entries(path, lines)
+    if len(entries) != int(header[2]):
+        _refuse(path, 1, f"the header says {header[2]} tensors, there are {len(entries)}")
+    root = root_digest(entries)
+    if root != header[3]:
+        _refuse(path, 1, f"the header claims the root {header[3]}, the tensors have {root}")
+    return TensorMap(root, entries)
+
+
+def kv_digest_of(tensors: TensorMap, config: Mapping[str, Any] | None) -> tuple[str, str]:
+    """Return ``(kv_digest, kv_rule)`` of a map and an effective configuration: a manifest's must equal it."""
+    return kv_digest(tensors.entries, config)
+
+
+def compare_maps(old: TensorMap, new: TensorMap) -> MapDifference:
+    """Say what differs between two maps.
+
+    A removed and an added tensor of equal dtype, shape and bytes count as renamed, in the order of their
+    names where there are several, and are not listed as added or removed.
+    """
+    before = {entry.name: entry for entry in old.entries}
+    after = {entry.name: entry for entry in new.entries}
+    common = before.keys() & after.keys()
+    changed = sorted(name for name in common if before[name].digest != after[name].digest)
+    removed = sorted(before.keys() - common)
+    moved: dict[tuple[str, tuple[int, ...], str], list[str]] = {}
+    for name in reversed(removed):
+        moved.setdefault(_substance(before[name]), []).append(name)
+    added, renamed = [], []
+    for name in sorted(after.keys() - common):
+        sources = moved.get(_substance(after[name]))
+        if sources:
+            renamed.append((sources.pop(), name))
+        else:
+            added.append(name)
+    gone = {source for source, _ in renamed}
+    return MapDifference(
+        added=tuple(added),
+        removed=tuple(name for name in removed if name not in gone),
+        changed=tuple(changed),
+        renamed=tuple(sorted(renamed)),
+        equal=len(common) - len(changed),
+    )
+
+
+def _substance(entry: TensorEntry) -> tuple[str, tuple[int, ...], str]:
+    return entry.dtype, entry.shape, entry.content
+
+
+def _refuse(path: Path, line: int, what: str) -> NoReturn:
+    raise InputError(f"not a sound tensor map: {what}", where=f"{path}:{line}", hint="capture again")
+
+
+def _entries(path: Path, lines: list[str]) -> tuple[TensorEntry, ...]:
+    """Read the tensor lines; ``lines[0]`` is the header."""
+    entries: list[TensorEntry] = []
+    forms: dict[tuple[str, str], tuple[tuple[int, ...], bytes]] = {}  # few shapes, many tensors
+    last = b""
+    for number, line in enumerate(lines[1:], start=2):
+        match = _LINE.fullmatch(line)
+        if match is None:
+            _refuse(path, number, "a tensor with name, dtype, shape and content is expected")
+        name, dtype, sizes, content = match.groups()
+        if "\\" in name:
+            name = _unescape(path, number, name)
+        form = forms.get((dtype, sizes))
+        if form is None:
+            form = forms[dtype, sizes] = _form(path, number, dtype, sizes)
+        encoded = name.encode()
+        if encoded <= last and entries:
+            _refuse(path, number, f"tensor {name[:200]!r} is out of order or named twice")
+        last = encoded
+        entries.append(tensor_entry(name, dtype, form[0], bytes.fromhex(content), form[1]))
+    return tuple(entries)
+
+
+def _unescape(path: Path, number: int, name: str) -> str:
+    try:
+        value: str = json.loads(f'"{name}"')
+        value.encode()
+    except ValueError as error:
+        _refuse(path, number, f"a broken name: {error}")
+    return value
+
+
+def _form(path: Path, number: int, dtype: str, sizes: str) -> tuple[tuple[int, ...], bytes]:
+    """Return a shape, and the bytes of type and shape that a tensor's digest takes."""
+    if dtype not in DTYPE_BITS:
+        _refuse(path, number, f"the unknown dtype {dtype!r}")
+    shape = tuple(int(size) for size in sizes.split(",")) if sizes else ()
+    return shape, shape_bytes(dtype, shape)
