@@ -34,20 +34,25 @@ def open_checkpoint(folder: Path) -> tuple[SafetensorsFile, ...]:
         InputError: when there are none, when a file breaks the format, when the index and its shards
             disagree, when a tensor is in two files, or when there are only pickle files.
     """
-    names = _listing(folder)
+    names = list_folder(folder)
     weight_map = _read_index(folder / INDEX) if INDEX in names else {}
     wanted = {name for name in names if name.endswith(".safetensors") and not name.startswith("adapter_")}
     files = tuple(read_header(folder / name, name) for name in sorted(wanted | set(weight_map.values())))
     if not files:
         _refuse_nothing(folder, names)
-    holders = _holders(folder, files)
+    holders = tensor_holders(folder, files)
     _check_index(folder / INDEX, weight_map, holders)
     if not holders:
         raise InputError("the safetensors files hold no tensor", where=str(folder))
     return files
 
 
-def _listing(folder: Path) -> list[str]:
+def list_folder(folder: Path) -> list[str]:
+    """Return the names in ``folder``, sorted.
+
+    Raises:
+        InputError: when it is not a folder that can be read.
+    """
     try:
         return sorted(entry.name for entry in folder.iterdir())
     except OSError as error:
@@ -67,8 +72,12 @@ def _refuse_nothing(folder: Path, names: list[str]) -> None:
     raise InputError("no safetensors weights here", where=str(folder))
 
 
-def _holders(folder: Path, files: tuple[SafetensorsFile, ...]) -> dict[str, str]:
-    """Return which file holds each tensor."""
+def tensor_holders(folder: Path, files: tuple[SafetensorsFile, ...]) -> dict[str, str]:
+    """Return which file holds each tensor.
+
+    Raises:
+        InputError: when two files hold a tensor of one name.
+    """
     holders: dict[str, str] = {}
     for file in files:
         for tensor in file.tensors:

@@ -98,7 +98,7 @@ def byte_size(entry: TensorEntry) -> int:
 
 
 def _layout(files: Sequence[SafetensorsFile]) -> str:
-    """Hash how the tensors are laid out: re-sharding, re-ordering and another header change it and nothing else."""
+    """Hash how the tensors are laid out: re-sharding and re-ordering change it and nothing else."""
     hasher = blake3(field(_LAYOUT))
     for file in files:
         hasher.update(field(os.fsencode(file.name)) + file.stamp.size.to_bytes(8, "little"))

@@ -1,7 +1,7 @@
 """Hashing the tensors of files: every core, bounded memory, and no digest of a file that moved meanwhile.
 
-Tensors are hashed where they lie, through mmap. Small neighbours share a job, because a thread costs more than a
-small tensor does; a large tensor is a job of its own that BLAKE3 itself spreads over the cores.
+Tensors are hashed where they lie, through mmap. Small neighbours share a job, because a thread costs more
+than a small tensor does; a large tensor is a job of its own that BLAKE3 itself spreads over the cores.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class _Run:
         size = tensor.end - tensor.begin
         hasher = blake3(max_threads=blake3.AUTO if size > _JOB else 1)
         for at in range(tensor.begin, tensor.end, _WINDOW):
-            # Touching a mapped page behind the new end of a file that was cut kills the process, so look first.
+            # Touching a mapped page behind the new end of a file that was cut kills the process: look first.
             self._look(file, descriptor)
             upto = min(at + _WINDOW, tensor.end)
             with view[at - start : upto - start] as window:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, NoReturn
 from kvgate.rules.errors import InputError
 from kvgate.weights.files import Stamp, open_stamped
 
-# Bits per element: the types of safetensors 0.8.0, from the list its own error message prints for an unknown one.
+# Bits per element: the types of safetensors 0.8.0, as its error message for an unknown one lists them.
 DTYPE_BITS = {
     "BOOL": 8,
     "F4": 4,
@@ -49,8 +49,8 @@ MAX_TENSORS = 500_000  # in one file: keeps memory bounded where a hostile heade
 _LENGTH = 8
 _JSON = json.JSONDecoder()
 _SPACE = re.compile(r"[ \t\n\r]*")
-# One tensor's description: flat, and short even with 64 dimensions of 19 digits. What is longer or nested is no
-# tensor, and is refused before a JSON parser sees it.
+# One tensor's description: flat, and short even with 64 dimensions of 19 digits. What is longer or nested is
+# no tensor, and is refused before a JSON parser sees it.
 _INFO = re.compile(r"\{[^{}]{0,2048}\}")
 _INFO_KEYS = {"dtype", "shape", "data_offsets"}
 

@@ -17,7 +17,7 @@ class _Strict(BaseModel):
 
 
 class Root(_Strict):
-    """Where a language model's tensors are: layers, input embedding, head, and what is behind the last layer."""
+    """Where a language model's tensors are: layers, input embedding, head, what is behind the last layer."""
 
     layers: _Text
     embedding: _Text
@@ -63,7 +63,7 @@ class TiedHeads(_Strict):
 
 
 class AdapterField(_Strict):
-    """One field of ``adapter_config.json``: whether it is inert, what its default is, whether order matters."""
+    """One field of ``adapter_config.json``: is it inert, what is its default, does its order matter."""
 
     why: _Text
     inert: bool = False

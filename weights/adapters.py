@@ -1,0 +1,115 @@
+"""The fingerprint of a LoRA adapter: its tensors, and the settings that change what they do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from blake3 import blake3
+
+from kvgate.rules.canonical import canonical_json
+from kvgate.rules.errors import InputError
+from kvgate.weights.checkpoint import PICKLES, list_folder, tensor_holders
+from kvgate.weights.digest import PREFIX, field, root_digest
+from kvgate.weights.files import read_json_object
+from kvgate.weights.fingerprint import byte_size, tensor_entries
+from kvgate.weights.safetensors import SafetensorsFile, read_header
+from kvgate.weights.tables import adapter_fields
+
+CONFIG = "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
+_ADAPTER = b"kvgate/adapter/v1"
+_MAX_CONFIG = 4_000_000  # bytes; rank_pattern may name every module of a large model
+# Files that loaders read beside the adapter: ``new_embeddings`` extends the vocabulary in vLLM up to 0.11.
+_STEMS = ("adapter_model", "new_embeddings")
+
+
+@dataclass(frozen=True)
+class AdapterFingerprint:
+    """What a LoRA adapter is.
+
+    Attributes:
+        digest: ``blake3:<64 hex>`` over its tensors and the settings that matter.
+        rank: ``r``.
+        alpha: ``lora_alpha``.
+        tensors: how many tensors it has.
+        bytes: how many bytes they have together.
+    """
+
+    digest: str
+    rank: int
+    alpha: float
+    tensors: int
+    bytes: int
+
+
+def fingerprint_adapter(folder: Path) -> AdapterFingerprint:
+    """Hash the LoRA adapter in ``folder`` (``adapter_config.json`` and ``adapter_model.safetensors``).
+
+    Settings that cannot change what the stored tensors do (``data/adapter_fields.yaml``) are left out, defaults
+    count as absent, and lists that mean sets are sorted; a setting that nobody listed counts.
+
+    Raises:
+        InputError: when a file is missing, unsound or pickle, when it is no LoRA adapter, or when rank or alpha
+            is not a number.
+    """
+    config = read_json_object(folder / CONFIG, _MAX_CONFIG)
+    where = str(folder / CONFIG)
+    if config.get("peft_type") != "LORA":
+        raise InputError(f"not a LoRA adapter: peft_type is {config.get('peft_type')!r}", where=where)
+    rank, alpha = config.get("r"), config.get("lora_alpha")
+    if type(rank) is not int or rank < 1 or type(alpha) not in (int, float):
+        what = f"r must be a positive integer and lora_alpha a number, not {rank!r} and {alpha!r}"
+        raise InputError(what, where=where)
+    entries = tensor_entries(_files(folder))
+    settings = canonical_json(significant_settings(config))
+    root = bytes.fromhex(root_digest(entries)[len(PREFIX) :])
+    return AdapterFingerprint(
+        digest=PREFIX + blake3(field(_ADAPTER) + field(root) + field(settings)).hexdigest(),
+        rank=rank,
+        alpha=alpha,
+        tensors=len(entries),
+        bytes=sum(byte_size(entry) for entry in entries),
+    )
+
+
+def significant_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of an ``adapter_config.json`` that change what the adapter computes, in one spelling."""
+    table = adapter_fields().fields
+    kept: dict[str, Any] = {}
+    for name, value in config.items():
+        known = table.get(name)
+        if known is None:
+            kept[name] = value
+            continue
+        if value is None or known.inert or _among(value, (known.default, *known.inert_values)):
+            continue
+        kept[name] = sorted(value, key=canonical_json) if known.unordered and isinstance(value, list) else value
+    return kept
+
+
+def _among(value: object, values: tuple[object, ...]) -> bool:
+    """Say whether ``value`` is one of ``values``, where ``1`` is not ``True``."""
+    return any(type(value) is type(item) and value == item for item in values)
+
+
+def _files(folder: Path) -> tuple[SafetensorsFile, ...]:
+    """Return the adapter's files: every safetensors file counts, and no pickle may hold what they lack."""
+    names = list_folder(folder)
+    found = [name for name in names if name.endswith(".safetensors")]
+    for name in names:
+        stem, dot, suffix = name.partition(".")
+        if stem in _STEMS and dot + suffix in PICKLES and f"{stem}.safetensors" not in found:
+            raise InputError(
+                f"{name} is pickle; pickle can run code and is never loaded",
+                where=str(folder),
+                hint="save the adapter as safetensors",
+            )
+    if WEIGHTS not in found:
+        raise InputError(f"no {WEIGHTS} here", where=str(folder))
+    files = tuple(read_header(folder / name, name) for name in found)
+    if not tensor_holders(folder, files):
+        raise InputError("the adapter holds no tensor", where=str(folder))
+    return files
