@@ -1,0 +1,103 @@
+"""The one job of the bounded child: what the tokenizer and template are, and what they make of a corpus."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kvgate.corpora.backend import Folder, build, describe, needs_code, versions
+from kvgate.corpora.limits import Limits
+from kvgate.corpora.rendering import CLOCKS, Renderer
+from kvgate.corpora.template import TemplateFacts, Templates, describe_templates, resolve_templates
+
+if TYPE_CHECKING:
+    from kvgate.corpora.worker import Allowance, Channel
+
+_PROCESSOR_TEMPLATE = "chat_template.json"
+
+
+def examine_here(
+    arguments: Mapping[str, Any], limits: Limits, channel: Channel, allowance: Allowance
+) -> dict[str, Any]:
+    """Describe a tokenizer and render conversations; each rendering goes out as an item of its own.
+
+    Args:
+        arguments: ``folder``, ``template`` (override), ``conversations`` (their inputs by id; ``None``: none
+            is rendered) and ``options``.
+        limits: the bounds, for those that are checked here.
+        channel: where steps and renderings go.
+        allowance: the memory limit, which shrinks before templates are touched.
+
+    Raises:
+        InputError: the files cannot be read, are hostile, or are no tokenizer.
+
+    """
+    path = Path(arguments["folder"])
+    channel.step("load", "loading the tokenizer", str(path))
+    folder = Folder(path)
+    tokenizer = build(folder)
+    built = not isinstance(tokenizer, str)
+    facts: dict[str, Any] = {"effective": None, "vocabulary": None, "special_tokens": None, "unread": []}
+    if built:
+        facts = describe(tokenizer)
+        if needs_code(folder.config):
+            facts["unread"].append(
+                (
+                    "code",
+                    "tokenizer_config.json names code of the repository: engines that run it build another",
+                )
+            )
+    else:
+        facts["unread"].append(("effective", tokenizer))
+    if (path / _PROCESSOR_TEMPLATE).exists():
+        facts["unread"].append(
+            (_PROCESSOR_TEMPLATE, "only processors of multimodal models read it; tokenizers do not")
+        )
+
+    allowance.shrink()
+    templates = resolve_templates(path, folder.config, arguments["template"])
+    if built and arguments["template"] is None:
+        templates = _as_loaded(templates, tokenizer, path)
+    template = None
+    if templates is not None:
+        channel.step("parse", "parsing the chat template", next(iter(templates.where.values())))
+        template = describe_templates(templates)
+    conversations = arguments["conversations"]
+    if built and conversations is not None:
+        override = None if arguments["template"] is None or template is None else template.texts["default"]
+        where = str(path) if templates is None else next(iter(templates.where.values()))
+        renderer = Renderer(tokenizer, override, arguments["options"], where, limits.text_bytes)
+        _render_all(renderer, conversations, template, where, channel)
+    return {
+        **facts,
+        "files": folder.files,
+        "versions": versions(),
+        "rendered": built and conversations is not None,
+        "template": None if template is None else dataclasses.asdict(template),
+    }
+
+
+def _render_all(
+    renderer: Renderer,
+    conversations: Mapping[str, Any],
+    template: TemplateFacts | None,
+    where: str,
+    channel: Channel,
+) -> None:
+    clocks = CLOCKS if template is not None and template.reads_clock else CLOCKS[:1]
+    for name, conversation in conversations.items():
+        channel.step("render", f"rendering the chat template on conversation {name!r}", where)
+        channel.item({"id": name, "renders": [renderer.render(conversation, clock) for clock in clocks]})
+
+
+def _as_loaded(found: Templates | None, tokenizer: Any, path: Path) -> Templates | None:
+    """Return what transformers loaded: should another release look elsewhere, its answer stands."""
+    loaded = tokenizer.chat_template
+    texts = {"default": loaded} if isinstance(loaded, str) else dict(loaded or {})
+    if texts == (dict(found.texts) if found is not None else {}):
+        return found
+    if not texts:
+        return None
+    return Templates(texts, f"transformers {versions()['transformers']}", dict.fromkeys(texts, str(path)))
