@@ -48,35 +48,38 @@ class AdapterFingerprint:
 def fingerprint_adapter(folder: Path) -> AdapterFingerprint:
     """Hash the LoRA adapter in ``folder`` (``adapter_config.json`` and ``adapter_model.safetensors``).
 
-    Settings that cannot change what the stored tensors do (``data/adapter_fields.yaml``) are left out, defaults
-    count as absent, and lists that mean sets are sorted; a setting that nobody listed counts.
+    Settings that cannot change what the stored tensors do (``data/adapter_fields.yaml``) are left out,
+    defaults count as absent, and lists that mean sets are sorted; a setting that nobody listed counts.
 
     Raises:
-        InputError: when a file is missing, unsound or pickle, when it is no LoRA adapter, or when rank or alpha
-            is not a number.
+        InputError: when a file is missing, unsound or pickle, when it is no LoRA adapter, or when rank or
+            alpha is not a number.
     """
     config = read_json_object(folder / CONFIG, _MAX_CONFIG)
     where = str(folder / CONFIG)
     if config.get("peft_type") != "LORA":
         raise InputError(f"not a LoRA adapter: peft_type is {config.get('peft_type')!r}", where=where)
     rank, alpha = config.get("r"), config.get("lora_alpha")
-    if type(rank) is not int or rank < 1 or type(alpha) not in (int, float):
+    if type(rank) is not int or rank < 1 or isinstance(alpha, bool) or not isinstance(alpha, (int, float)):
         what = f"r must be a positive integer and lora_alpha a number, not {rank!r} and {alpha!r}"
         raise InputError(what, where=where)
     entries = tensor_entries(_files(folder))
-    settings = canonical_json(significant_settings(config))
+    try:
+        settings = canonical_json(significant_settings(config))
+    except (ValueError, RecursionError) as error:  # a lone surrogate, or nesting that only a parser bears
+        raise InputError("a setting has no canonical form", where=where) from error
     root = bytes.fromhex(root_digest(entries)[len(PREFIX) :])
     return AdapterFingerprint(
         digest=PREFIX + blake3(field(_ADAPTER) + field(root) + field(settings)).hexdigest(),
         rank=rank,
-        alpha=alpha,
+        alpha=float(alpha),
         tensors=len(entries),
         bytes=sum(byte_size(entry) for entry in entries),
     )
 
 
 def significant_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of an ``adapter_config.json`` that change what the adapter computes, in one spelling."""
+    """Return the settings of an ``adapter_config.json`` that change what it computes, in one spelling."""
     table = adapter_fields().fields
     kept: dict[str, Any] = {}
     for name, value in config.items():
@@ -86,7 +89,8 @@ def significant_settings(config: Mapping[str, Any]) -> dict[str, Any]:
             continue
         if value is None or known.inert or _among(value, (known.default, *known.inert_values)):
             continue
-        kept[name] = sorted(value, key=canonical_json) if known.unordered and isinstance(value, list) else value
+        sort = known.unordered and isinstance(value, list)
+        kept[name] = sorted(value, key=canonical_json) if sort else value
     return kept
 
 

@@ -1,4 +1,4 @@
-"""The room's packaged tables (``data/*.yaml``), read once, and refused where a key is not known."""
+"""The room's packaged tables (``data/*.yaml``), read once, and refused where a key is unknown."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import functools
 from importlib.resources import files
 from typing import Annotated, Any, Literal, TypeVar
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field
+
+from kvgate.rules.document import parse_document
 
 _Text = Annotated[str, Field(min_length=1)]
 
@@ -40,7 +41,7 @@ class KvTail(_Strict):
 
     schema_: Literal["kvgate/kv-tail/v1"] = Field(alias="schema")
     version: int
-    checked: Any
+    checked: _Text
     source: _Text
     roots: dict[str, Root]
     families: dict[str, Family]
@@ -57,7 +58,7 @@ class TiedHeads(_Strict):
     """``tied_heads.yaml``: where a tied head may be stored."""
 
     schema_: Literal["kvgate/tied-heads/v1"] = Field(alias="schema")
-    checked: Any
+    checked: _Text
     source: _Text
     pairs: tuple[TiedPair, ...]
 
@@ -76,7 +77,7 @@ class AdapterFields(_Strict):
     """``adapter_fields.yaml``: which fields of an adapter's configuration change what it computes."""
 
     schema_: Literal["kvgate/adapter-fields/v1"] = Field(alias="schema")
-    checked: Any
+    checked: _Text
     source: _Text
     fields: dict[str, AdapterField]
 
@@ -85,8 +86,8 @@ _Table = TypeVar("_Table", bound=_Strict)
 
 
 def _load(name: str, kind: type[_Table]) -> _Table:
-    text = files("kvgate.weights").joinpath("data", name).read_text(encoding="utf-8")
-    return kind.model_validate(yaml.safe_load(text))
+    document, _ = parse_document(files("kvgate.weights").joinpath("data", name).read_bytes(), name)
+    return kind.model_validate(document)
 
 
 @functools.cache

@@ -1,0 +1,133 @@
+"""Which files count, and what is refused because two loaders would read two different models."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from kvgate.rules.errors import InputError
+from kvgate.weights.checkpoint import INDEX, open_checkpoint
+
+from .builders import Tensor, Tensors, encode, write, write_shards
+
+A: Tensors = {"a": Tensor("U8", (1,), b"a")}
+B: Tensors = {"b": Tensor("U8", (1,), b"b")}
+
+
+def _names(folder: Path) -> list[str]:
+    return [file.name for file in open_checkpoint(folder)]
+
+
+def _index(folder: Path, weight_map: object) -> None:
+    (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+
+
+def test_one_file_or_the_shards_of_an_index(tmp_path: Path) -> None:
+    assert _names(write(tmp_path / "one", A)) == ["model.safetensors"]
+    shards = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    assert _names(write_shards(tmp_path / "two", {**A, **B}, [["a"], ["b"]])) == shards
+
+
+def test_everything_a_loader_might_read_counts_but_adapters(tmp_path: Path) -> None:
+    write(tmp_path, A)
+    (tmp_path / "consolidated.safetensors").write_bytes(encode(B))  # what vLLM prefers when it is there
+    (tmp_path / "adapter_model.safetensors").write_bytes(encode({"c": A["a"]}))
+    (tmp_path / "pytorch_model.bin").write_bytes(b"never opened")
+    (tmp_path / "original").mkdir()
+    (tmp_path / "original" / "x.safetensors").write_bytes(b"not read: no index names it")
+    assert _names(tmp_path) == ["consolidated.safetensors", "model.safetensors"]
+
+
+def test_a_file_the_index_does_not_name_counts_too(tmp_path: Path) -> None:
+    write_shards(tmp_path, A, [["a"]])
+    (tmp_path / "input_scales.safetensors").write_bytes(encode(B))
+    assert _names(tmp_path) == ["input_scales.safetensors", "model-00001-of-00001.safetensors"]
+
+
+def test_index_may_name_a_subfolder(tmp_path: Path) -> None:
+    write(tmp_path / "parts", A)
+    _index(tmp_path, {"a": "parts/model.safetensors"})
+    assert _names(tmp_path) == ["parts/model.safetensors"]
+
+
+def test_links_into_a_blob_store_are_followed(tmp_path: Path) -> None:
+    (tmp_path / "blob").write_bytes(encode(A))
+    (tmp_path / "snapshot").mkdir()
+    (tmp_path / "snapshot" / "model.safetensors").symlink_to("../blob")
+    assert _names(tmp_path / "snapshot") == ["model.safetensors"]
+
+
+def test_two_sets_of_weights_are_refused(tmp_path: Path) -> None:
+    write_shards(tmp_path, A, [["a"]])
+    write(tmp_path, A)  # transformers would read this one, vLLM the shards
+    with pytest.raises(InputError, match=r"tensor 'a' is in model-00001-of-00001\.safetensors and in model\.safe"):
+        open_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("file", ["../x.safetensors", "/x.safetensors", "a/../x.safetensors", "./x.safetensors"])
+def test_index_cannot_leave_the_folder(file: str, tmp_path: Path) -> None:
+    write(tmp_path, A)
+    _index(tmp_path, {"a": file})
+    with pytest.raises(InputError, match="inside the folder"):
+        open_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("file", ["model.bin", "", 7, None, "x\0.safetensors", "x\ny.safetensors", "\ud800.safetensors"])
+def test_index_must_name_safetensors_files(file: object, tmp_path: Path) -> None:
+    write(tmp_path, A)
+    _index(tmp_path, {"a": file})
+    with pytest.raises(InputError, match="a safetensors file inside the folder is expected"):
+        open_checkpoint(tmp_path)
+
+
+def test_index_and_shards_must_agree(tmp_path: Path) -> None:
+    missing = write_shards(tmp_path / "missing", {**A, **B}, [["a"], ["b"]])
+    (missing / "model-00002-of-00002.safetensors").unlink()
+    with pytest.raises(InputError, match=r"model-00002-of-00002\.safetensors: cannot be read: No such file"):
+        open_checkpoint(missing)
+    absent = write_shards(tmp_path / "absent", A, [["a"]])
+    _index(absent, {"a": "model-00001-of-00001.safetensors", "b": "model-00001-of-00001.safetensors"})
+    with pytest.raises(InputError, match="the index puts tensor 'b' into"):
+        open_checkpoint(absent)
+    twice = write_shards(tmp_path / "twice", {**A, **B}, [["a", "b"], ["b"]])
+    with pytest.raises(InputError, match="tensor 'b' is in"):
+        open_checkpoint(twice)
+
+
+BROKEN_INDEXES = {
+    "empty": "",
+    "a list": "[]",
+    "no map": "{}",
+    "empty map": '{"weight_map":{}}',
+    "map a list": '{"weight_map":["a"]}',
+    "duplicate": '{"weight_map":{"a":"model.safetensors","a":"model.safetensors"}}',
+    "NaN": '{"weight_map":{"a":NaN}}',
+    "deep": '{"weight_map":' + "[" * 1_000_000,
+}
+
+
+@pytest.mark.parametrize("case", BROKEN_INDEXES)
+def test_broken_indexes_are_refused(case: str, tmp_path: Path) -> None:
+    write(tmp_path, A)
+    (tmp_path / INDEX).write_text(BROKEN_INDEXES[case])
+    with pytest.raises(InputError, match=r"model\.safetensors\.index\.json"):
+        open_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("pickle", ["pytorch_model.bin", "model.pt", "model.pth", "last.ckpt"])
+def test_pickle_is_never_loaded(pickle: str, tmp_path: Path) -> None:
+    (tmp_path / pickle).write_bytes(b"cos\nsystem\n(S'exit 1'\ntR.")
+    with pytest.raises(InputError, match="pickle can run code and is never loaded"):
+        open_checkpoint(tmp_path)
+
+
+def test_nothing_is_no_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no safetensors weights here"):
+        open_checkpoint(tmp_path)
+    with pytest.raises(InputError, match="hold no tensor"):
+        open_checkpoint(write(tmp_path, {}))
+    with pytest.raises(InputError, match="cannot be read as a folder"):
+        open_checkpoint(tmp_path / "model.safetensors")
+    with pytest.raises(InputError, match="cannot be read as a folder"):
+        open_checkpoint(tmp_path / "missing")
