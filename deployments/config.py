@@ -1,0 +1,287 @@
+"""A checkpoint's ``config.json`` as the engine works with it: defaults, aliases and overrides settled."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from kvgate.rules.canonical import canonical, digest, sha256
+from kvgate.rules.document import parse_json
+from kvgate.rules.errors import InputError
+
+_MAX_BYTES = 8 * 1024 * 1024  # the largest published config.json, with a list for every layer, is under 1 MB
+_MAX_CODE_BYTES = 32 * 1024 * 1024
+_SECONDS = 60.0
+
+# Not configuration: who wrote the file, where it was loaded from, what the library picked for itself.
+_BOOKKEEPING = frozenset(
+    {
+        "transformers_version",
+        "_name_or_path",
+        "name_or_path",
+        "_commit_hash",
+        "_attn_implementation",
+        "_attn_implementation_internal",
+        "_attn_implementation_autoset",
+        "_experts_implementation",
+        "_experts_implementation_internal",
+        "_output_attentions",
+        "_auto_class",
+    }
+)
+_PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
+_CODE_DECLARED_IN = (
+    "config.json",
+    "tokenizer_config.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+)
+
+_ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONHASHSEED": "0",
+    "PYTHONSAFEPATH": "1",
+    "PYTHONUTF8": "1",
+    "OMP_NUM_THREADS": "1",
+    "RAYON_NUM_THREADS": "1",
+}
+
+
+@dataclass(frozen=True)
+class EffectiveConfig:
+    """The configuration in force.
+
+    Attributes:
+        config: canonical JSON values; complete, with the defaults of the class where there is one.
+        config_class: the class that filled them in, ``{"name": ..., "transformers": ...}``; ``None``: only
+            the file's own fields are there.
+        reason: why there was no class; ``None`` where there was.
+    """
+
+    config: Mapping[str, Any]
+    config_class: Mapping[str, str] | None
+    reason: str | None
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """Read a JSON object that a Python library wrote: bare ``NaN`` and ``Infinity`` and a BOM are accepted.
+
+    Raises:
+        InputError: missing, unreadable, too large, not UTF-8, not JSON, duplicate keys, not an object.
+    """
+    data = read_bounded(path, _MAX_BYTES)
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"not UTF-8 text (byte {error.start})", where=str(path)) from None
+    value = parse_json(text, str(path), non_finite=True)
+    if not isinstance(value, dict):
+        raise InputError("not a JSON object", where=str(path))
+    return value
+
+
+def read_bounded(path: Path, limit: int) -> bytes:
+    """Read a regular file of at most ``limit`` bytes.
+
+    Raises:
+        InputError: missing, a folder or device, no permission, too large.
+    """
+    try:
+        # Opening a pipe would wait for a writer for ever; O_NONBLOCK makes it return, to be refused below.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise InputError("there is no such file", where=str(path)) from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "not a file name"
+        raise InputError(f"cannot be read: {reason}", where=str(path)) from None
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise InputError("is not a regular file", where=str(path))
+        try:
+            data = file.read(limit + 1)
+        except OSError as error:
+            raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from None
+    if len(data) > limit:
+        raise InputError(f"is larger than the {limit:,} bytes that such a file may have", where=str(path))
+    return data
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Read a checkpoint's ``config.json``.
+
+    ModelOpt up to 0.29 wrote the quantization into ``hf_quant_config.json`` instead; it counts as
+    ``quantization_config``, as in vLLM (vllm/transformers_utils/config.py ``get_config``, 0.33.0).
+
+    Raises:
+        InputError: see :func:`read_json_object`.
+    """
+    try:
+        config = read_json_object(folder / "config.json")
+    except InputError as error:
+        if error.message == "there is no such file":
+            raise InputError(
+                "holds no config.json", where=str(folder), hint="give a checkpoint folder or a hub repository"
+            ) from None
+        raise
+    beside = folder / "hf_quant_config.json"
+    if config.get("quantization_config") is None and beside.exists():
+        config["quantization_config"] = read_json_object(beside)
+    return config
+
+
+def effective_config(raw: Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> EffectiveConfig:
+    """Fill in class defaults, resolve aliases and apply ``--hf-overrides``.
+
+    The class is transformers' own for the ``model_type``; code from the checkpoint is never loaded, nothing
+    is downloaded, and a child process bounds what the class does with the numbers.
+
+    Args:
+        raw: the parsed ``config.json``.
+        overrides: what the launch line lays over it.
+
+    Raises:
+        InputError: the fields make the class use more memory or time than any real model's.
+    """
+    overrides = overrides or {}
+    answer = _ask({"fields": dict(raw), "overrides": dict(overrides)})
+    if "config" in answer:
+        return EffectiveConfig(
+            _tidy(answer["config"]), {"name": answer["name"], "transformers": answer["transformers"]}, None
+        )
+    return EffectiveConfig(_tidy(_overridden(raw, overrides)), None, answer["reason"])
+
+
+def _ask(request: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "kvgate.deployments.config_worker"],
+            input=json.dumps(request).encode("ascii"),
+            capture_output=True,
+            timeout=_SECONDS,
+            check=False,
+            cwd="/",
+            env={
+                **{name: value for name, value in os.environ.items() if "TOKEN" not in name},
+                **_ENVIRONMENT,
+            },
+        )
+    except subprocess.TimeoutExpired:
+        raise _implausible("time") from None
+    if done.returncode == -signal.SIGXCPU:
+        raise _implausible("time")
+    if done.returncode < 0:  # an allocation that the limit refuses ends native code
+        raise _implausible("memory")
+    if done.returncode != 0:
+        detail = done.stderr.decode("utf-8", "replace")[-2000:]
+        raise RuntimeError(f"the config process ended with {done.returncode}: {detail}")
+    answer = cast("dict[str, Any]", json.loads(done.stdout))
+    if answer.get("memory"):
+        raise _implausible("memory")
+    return answer
+
+
+def _implausible(resource: str) -> InputError:
+    return InputError(
+        f"its numbers make the config class need more {resource} than any real model's",
+        where="config.json",
+        hint="is num_hidden_layers right?",
+    )
+
+
+def _overridden(raw: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay overrides over plain fields, where no class says which of them are nested configs."""
+    merged = dict(raw)
+    for key, value in overrides.items():
+        before = merged.get(key)
+        nested = isinstance(before, Mapping) and isinstance(value, Mapping) and key.endswith("_config")
+        merged[key] = _overridden(before, value) if nested else value  # type: ignore[arg-type]
+    return merged
+
+
+def _tidy(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Drop bookkeeping at every level that is a config, name the dtype one way, spell values one way."""
+    tidied: dict[str, Any] = {}
+    for key, value in config.items():
+        if key in _BOOKKEEPING:
+            continue
+        is_config = isinstance(value, Mapping) and key.endswith("_config") and key != "quantization_config"
+        tidied[key] = _tidy(value) if is_config else value
+    if (old := tidied.pop("torch_dtype", None)) is not None and tidied.get("dtype") is None:
+        tidied["dtype"] = old
+    return cast("dict[str, Any]", canonical(tidied))
+
+
+def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the part that describes the language model: ``text_config``, else the whole."""
+    inner = config.get("text_config")
+    return inner if isinstance(inner, Mapping) else config
+
+
+def is_multimodal(config: Mapping[str, Any]) -> bool:
+    """Whether the model takes images, audio or video: it has a config for another modality than text."""
+    return any(
+        isinstance(config.get(f"{part}_config"), Mapping) for part in ("vision", "audio", "video", "image", "speech")
+    )
+
+
+def processor_digest(folder: Path) -> str | None:
+    """Return the digest of the files that turn media into model input; ``None`` where there are none.
+
+    Raises:
+        InputError: one of them is not a JSON object.
+    """
+    found: dict[str, Any] = {}
+    for name in _PROCESSOR_FILES:
+        if (folder / name).exists():
+            content = read_json_object(folder / name)
+            found[name] = {key: value for key, value in content.items() if key not in _BOOKKEEPING}
+    return digest(found) if found else None
+
+
+def code_digest(folder: Path) -> tuple[str | None, str | None]:
+    """Return the digest of the Python files that ``trust_remote_code`` would run, or why there is none.
+
+    Returns:
+        ``(digest, None)``; ``(None, None)`` where no file asks for code; ``(None, reason)`` where the code
+        lies in another repository.
+
+    Raises:
+        InputError: a file that declares code is unreadable, or the code is implausibly large.
+    """
+    asked: list[str] = []
+    for name in _CODE_DECLARED_IN:
+        if (folder / name).exists():
+            declared = read_json_object(folder / name).get("auto_map")
+            asked += _strings(declared)
+    if not asked:
+        return None, None
+    if any("--" in reference for reference in asked):
+        return None, "its auto_map names code in another repository"
+    files: dict[str, str] = {}
+    left = _MAX_CODE_BYTES
+    for path in sorted(folder.rglob("*.py")):
+        data = read_bounded(path, left)
+        left -= len(data)
+        files[path.relative_to(folder).as_posix()] = sha256(data)
+    return (digest(files), None) if files else (None, "its auto_map names code that is not in the folder")
+
+
+def _strings(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, Mapping):
+        return [text for item in value.values() for text in _strings(item)]
+    if isinstance(value, list):
+        return [text for item in value for text in _strings(item)]
+    return []

@@ -1,0 +1,134 @@
+"""``docker run`` and ``podman run`` lines: which words belong to the container tool, which to the engine.
+
+Which options take no value: docker/cli, docs/reference/commandline/run.md, commit 03dc883 (the rows without a
+type), and podman-run(1) for the ones that only podman has. An option that neither lists is taken to have one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvgate.deployments.launch.shell import Word
+from kvgate.rules.errors import InputError
+
+TOOLS = frozenset({"docker", "podman", "nerdctl"})
+
+_LONG_WITHOUT_VALUE = frozenset(
+    {
+        "detach",
+        "disable-content-trust",
+        "init",
+        "interactive",
+        "no-healthcheck",
+        "no-hosts",
+        "oom-kill-disable",
+        "privileged",
+        "publish-all",
+        "quiet",
+        "read-only",
+        "read-only-tmpfs",
+        "replace",
+        "rm",
+        "rmi",
+        "sig-proxy",
+        "tls-verify",
+        "tty",
+        "unsetenv-all",
+        "env-host",
+        "http-proxy",
+    }
+)
+_SHORT_WITHOUT_VALUE = frozenset("diPqt")
+# registry/path:tag@digest; a colon before a slash is a port (distribution/reference grammar).
+_REFERENCE = re.compile(r"(?P<name>[^@]+?)(?::(?P<tag>[\w][\w.-]{0,127}))?(?:@(?P<digest>[a-z0-9]+:[0-9a-f]{32,}))?")
+_RELEASE_TAG = re.compile(r"v?(\d+\.\d+\.\d+(?:\.?(?:rc|post|dev)\d+)*)(?:-[\w.-]+)?")
+
+
+@dataclass(frozen=True)
+class ContainerRun:
+    """One ``docker run``.
+
+    Attributes:
+        image: the image reference.
+        entrypoint: ``--entrypoint``; ``None``: the image's own.
+        arguments: what follows the image.
+        environment: ``-e NAME=value`` as ``(name, value)``; a value of ``None`` is passed in from outside.
+        environment_files: how many ``--env-file`` there are; their content is not known.
+    """
+
+    image: Word
+    entrypoint: Word | None
+    arguments: tuple[Word, ...]
+    environment: tuple[tuple[str, Word | None], ...]
+    environment_files: int
+
+
+def read_container_run(words: Sequence[Word], source: str) -> ContainerRun:
+    """Read the words after ``docker run``.
+
+    Raises:
+        InputError: when there is no image.
+    """
+    at = 0
+    entrypoint: Word | None = None
+    environment: list[tuple[str, Word | None]] = []
+    environment_files = 0
+    while at < len(words) and words[at].text.startswith("-") and len(words[at].text) > 1:
+        name, value, at = _option(words, at)
+        if value is None:
+            continue
+        if name in ("e", "env"):
+            key, has_value, text = value.text.partition("=")
+            environment.append((key, Word(text, value.expansions) if has_value else None))
+        elif name == "env-file":
+            environment_files += 1
+        elif name == "entrypoint":
+            entrypoint = value
+    if at >= len(words):
+        raise InputError("the container line names no image", where=source)
+    return ContainerRun(words[at], entrypoint, tuple(words[at + 1 :]), tuple(environment), environment_files)
+
+
+def _option(words: Sequence[Word], at: int) -> tuple[str, Word | None, int]:
+    """Return the option's name, its value and where the next word starts."""
+    word = words[at]
+    text = word.text
+    following = words[at + 1] if at + 1 < len(words) else None
+    if text.startswith("--"):
+        name, has_value, value = text[2:].partition("=")
+        if has_value:
+            return name, Word(value, word.expansions), at + 1
+        return (name, None, at + 1) if name in _LONG_WITHOUT_VALUE else (name, following, at + 2)
+    for index, letter in enumerate(text[1:], start=1):
+        if letter not in _SHORT_WITHOUT_VALUE:
+            rest = text[index + 1 :].removeprefix("=")
+            return (letter, Word(rest, word.expansions), at + 1) if rest else (letter, following, at + 2)
+    return text[1:], None, at + 1
+
+
+@dataclass(frozen=True)
+class Image:
+    """What an image reference tells: ``digest`` pins the content, the official image's tag names a release."""
+
+    name: str
+    tag: str | None
+    digest: str | None
+    version: str | None
+
+
+def read_image(reference: str) -> Image:
+    """Take an image reference apart; ``version`` only for vLLM's own image (``vllm/vllm-openai:v0.33.0``)."""
+    match = _REFERENCE.fullmatch(reference)
+    if match is None:
+        return Image(reference, None, None, None)
+    name, tag, digest = match["name"], match["tag"], match["digest"]
+    official = name.removeprefix("docker.io/") in (
+        "vllm/vllm-openai",
+        "vllm/vllm-openai-cpu",
+        "vllm/vllm-openai-rocm",
+    )
+    release = _RELEASE_TAG.fullmatch(tag) if tag and official else None
+    pinned = digest if digest and re.fullmatch(r"sha256:[0-9a-f]{64}", digest) else None
+    return Image(name, tag, pinned, release[1] if release else None)

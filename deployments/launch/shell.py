@@ -1,0 +1,185 @@
+"""Reading a shell script as words, without running any of it.
+
+Quoting is :mod:`shlex`'s. A pass in front of it does what shlex cannot: it joins continued lines, drops
+comments, and marks what the shell would have replaced (``$VAR``, ``$(...)``), because after the quotes are
+gone nobody can tell ``'$HOME'`` from ``"$HOME"``.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+
+from kvgate.rules.errors import InputError
+
+MAX_TEXT = 256 * 1024  # the longest real one, with an inline chat template, is about 20 kB
+
+# Noncharacters (Unicode 16, section 23.7) stand in for what must reach the words unchanged.
+_OPEN = "\ufdd0"  # "something the shell would have filled in follows"
+_SHIELD = {character: chr(0xFDD1 + index) for index, character in enumerate("$`;&|<>()'\"\\ \n")}
+_UNSHIELD = str.maketrans({stand_in: character for character, stand_in in _SHIELD.items()})
+_NONCHARACTER = re.compile("[\ufdd0-\ufdef]")
+_EXPANSION = re.compile(r"\$(?:\{[^}]*\}|[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-])")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-]")
+_SEPARATORS = frozenset("();|&")
+_REDIRECTIONS = _SEPARATORS | frozenset("<>")
+_DESCRIPTOR = re.compile(r"[0-9]+(?=[<>])")
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One word of a command.
+
+    Attributes:
+        text: the word with quotes resolved; what the shell would have filled in is left as its name.
+        expansions: the variables and substitutions in it (``("$MODEL",)``): the text is not the value then.
+    """
+
+    text: str
+    expansions: tuple[str, ...] = ()
+
+
+def split_script(text: str, source: str) -> list[list[Word]]:
+    """Split a script into commands, each a list of words. Nothing is expanded or run.
+
+    Args:
+        text: the script; at most :data:`MAX_TEXT` characters.
+        source: what to call it in errors.
+
+    Raises:
+        InputError: too long, a NUL, an open quote or substitution, a here-document.
+    """
+    if len(text) > MAX_TEXT:
+        raise InputError(f"{len(text):,} characters is more than the {MAX_TEXT:,} a launch line may have", where=source)
+    if "\x00" in text or _NONCHARACTER.search(text):
+        raise InputError("holds a NUL or a Unicode noncharacter", where=source, hint="is this the right file?")
+    lexer = shlex.shlex(_Marker(text.replace("\r\n", "\n"), source).marked(), posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    lexer.commenters = ""
+    commands: list[list[Word]] = [[]]
+    skip_target = False
+    try:
+        for token in lexer:
+            if token and set(token) <= _SEPARATORS:
+                commands.append([])
+            elif token and set(token) <= _REDIRECTIONS:  # a redirection: its target is no argument
+                skip_target = True
+                continue
+            elif not skip_target:
+                commands[-1].append(_word(token))
+            skip_target = False
+    except ValueError:
+        raise InputError("ends inside a quote or after a backslash", where=source) from None
+    return [command for command in commands if command]
+
+
+def _word(token: str) -> Word:
+    pieces = token.split(_OPEN)
+    labels = tuple(piece.split(_SHIELD["\n"], 1)[0].translate(_UNSHIELD) for piece in pieces[1:])
+    text = pieces[0] + "".join(piece.replace(_SHIELD["\n"], "", 1) for piece in pieces[1:])
+    return Word(text.translate(_UNSHIELD), labels)
+
+
+class _Marker:
+    """One pass over the characters, knowing only quotes, escapes, comments and the start of an expansion."""
+
+    def __init__(self, text: str, source: str) -> None:
+        self._text = text
+        self._source = source
+        self._at = 0
+        self._out: list[str] = []
+
+    def _refuse(self, at: int, message: str, hint: str | None = None) -> InputError:
+        line = self._text.count("\n", 0, at) + 1
+        return InputError(message, where=f"{self._source}:{line}", hint=hint)
+
+    def marked(self) -> str:
+        text, out = self._text, self._out
+        quote, opened = "", 0
+        while self._at < len(text):
+            character = text[self._at]
+            if character == "\\" and quote != "'":
+                self._escape(quote)
+            elif quote == "'":
+                quote = "" if character == "'" else quote
+                out.append(character if character == "'" else _SHIELD.get(character, character))
+                self._at += 1
+            elif character in "$`":
+                self._expansion(bool(quote))
+            elif quote:  # double
+                quote = "" if character == '"' else quote
+                out.append(character if character == '"' else _SHIELD.get(character, character))
+                self._at += 1
+            else:
+                if character in "'\"":
+                    quote, opened = character, self._at
+                self._plain(character)
+        if quote:
+            raise self._refuse(opened, f"a quote ({quote}) is opened and never closed")
+        return "".join(out)
+
+    def _plain(self, character: str) -> None:
+        text, at = self._text, self._at
+        at_word_start = at == 0 or text[at - 1] in " \t\n;&|()"
+        if character == "#" and at_word_start:
+            end = text.find("\n", at)
+            self._at = len(text) if end < 0 else end
+            return
+        if character == "\n":
+            self._out.append(" ; ")
+        elif text.startswith("<<", at):
+            raise self._refuse(at, "here-documents are not read", "give the launch line alone")
+        elif text.startswith(("<(", ">("), at):
+            self._substitution(at + 1, at)
+            return
+        elif at_word_start and (number := _DESCRIPTOR.match(text, at)):
+            self._at = number.end()  # the descriptor of a redirection (2>&1) is no argument
+            return
+        else:
+            self._out.append(character)
+        self._at += 1
+
+    def _escape(self, quote: str) -> None:
+        following = self._text[self._at + 1 : self._at + 2]
+        if following == "\n":
+            self._at += 2  # a continued line
+            return
+        if following in _SHIELD and (not quote or following in '$`"\\'):
+            self._out.append(_SHIELD[following])
+        else:
+            self._out.append("\\" + following if not quote else _SHIELD["\\"] + _SHIELD.get(following, following))
+        self._at += 2
+
+    def _expansion(self, quoted: bool) -> None:
+        text, at = self._text, self._at
+        if text[at] == "`":
+            end = text.find("`", at + 1)
+            if end < 0:
+                raise self._refuse(at, "a ` is opened and never closed")
+            self._mark("`...`", end + 1)
+        elif text.startswith("$(", at):
+            self._substitution(at + 1, at)
+        elif text.startswith(("$'", '$"'), at) and not quoted:
+            raise self._refuse(at, "$'...' and $\"...\" quoting is not read", "use plain quotes")
+        elif match := _EXPANSION.match(text, at):
+            name = _NAME.search(match.group(), 2 if match.group()[1] == "{" else 1)
+            self._mark(f"${name.group()}" if name else "${...}", match.end())
+        else:
+            self._out.append(_SHIELD["$"])
+            self._at += 1
+
+    def _substitution(self, opening: int, start: int) -> None:
+        depth, at = 0, opening
+        while at < len(self._text):
+            depth += {"(": 1, ")": -1}.get(self._text[at], 0)
+            at += 1
+            if depth == 0:
+                self._mark("$(...)", at)
+                return
+        raise self._refuse(start, "a ( is opened and never closed")
+
+    def _mark(self, label: str, end: int) -> None:
+        shielded = "".join(_SHIELD.get(character, character) for character in label)
+        self._out.append(_OPEN + shielded + _SHIELD["\n"])  # the newline ends the label
+        self._at = end
