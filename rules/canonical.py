@@ -21,6 +21,7 @@ def canonical(value: Any) -> Any:
 
     Raises:
         TypeError: for a value that JSON cannot express.
+
     """
     if value is None or isinstance(value, (bool, str)):
         return value

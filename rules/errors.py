@@ -10,6 +10,7 @@ class KvgateError(Exception):
         message: what is wrong, one line, no trailing full stop.
         where: the file, ``file:line``, manifest path or URL it is about; ``None`` where there is none.
         hint: what to do about it, one line; ``None`` where the message says it all.
+
     """
 
     exit_code = 1

@@ -13,9 +13,11 @@ class Progress(Protocol):
         done: units finished so far.
         total: units in all, ``None`` where it is not known.
         unit: what is counted: ``"bytes"``, ``"conversations"``, ``"files"``.
+
     """
 
-    def __call__(self, stage: str, done: int, total: int | None, unit: str) -> None: ...
+    def __call__(self, stage: str, done: int, total: int | None, unit: str) -> None:
+        """Take note of how far the work is."""
 
 
 def silent(stage: str, done: int, total: int | None, unit: str) -> None:

@@ -1,0 +1,104 @@
+"""What the operator has to do: nothing, put settings in force, or clear; with the exact words for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from kvgate.rules.decide import Decision
+from kvgate.rules.manifest import Manifest
+from kvgate.rules.profile import Coverer, cover
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way to put the derived namespace in force.
+
+    Attributes:
+        path: the manifest path that records it.
+        value: what to write there.
+        how: what to set in the deployment, one line each.
+
+    """
+
+    path: str
+    value: str
+    how: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Clear:
+    """How the old entries of one deployment are deleted."""
+
+    baseline: int
+    command: str
+    blast_radius: str
+    owner: str | None
+
+
+@dataclass(frozen=True)
+class Action:
+    """What is left to do.
+
+    Attributes:
+        kind: ``none``, ``set`` (one of ``settings``) or ``clear`` (all of ``clears``; settings too where a
+            separation is open as well).
+
+    """
+
+    kind: Literal["none", "set", "clear"]
+    settings: tuple[Setting, ...] = ()
+    clears: tuple[Clear, ...] = ()
+
+    def as_data(self) -> dict[str, Any]:
+        """Return the action as plain JSON data."""
+        return {
+            "kind": self.kind,
+            "settings": [{"path": one.path, "value": one.value, "how": list(one.how)} for one in self.settings],
+            "clear": [
+                {"baseline": one.baseline, "command": one.command, "blastRadius": one.blast_radius, "owner": one.owner}
+                for one in self.clears
+            ],
+        }
+
+
+def settings_for(manifest: Manifest, derived: str | None, coverer: Coverer) -> tuple[Setting, ...]:
+    """Return the settings that put a derived id in force, best first; none where no profile names a knob."""
+    if derived is None:
+        return ()
+    settings = []
+    for knob in coverer.knobs or ():
+        value = derived if knob.path == "cache.namespace" else _located(manifest.value(knob.path), derived)
+        settings.append(Setting(knob.path, value, tuple(line.replace("{namespace}", derived) for line in knob.how)))
+    return tuple(settings)
+
+
+def _located(location: str | None, derived: str) -> str:
+    return derived if not location else f"{location.rstrip('/')}/{derived}"
+
+
+def action_for(decision: Decision) -> Action:
+    """Return what is left to do for one decision.
+
+    Nothing is left where only evidence is missing, or where the deployment is unsafe by itself: a setting
+    would not help.
+    """
+    case = decision.case
+    if any(finding.self_fault for finding in decision.findings):
+        return Action("none")
+    separates = [f for f in decision.findings if "separate" in f.open and not f.unverified]
+    deletes = [f for f in decision.findings if "delete" in f.obligations]
+    settings = settings_for(case.new, decision.derived.id, decision.cover) if separates else ()
+    if deletes:
+        baselines = sorted({finding.baseline for finding in deletes if finding.baseline is not None})
+        return Action("clear", settings, tuple(_clear(case.old[index], index, decision) for index in baselines))
+    return Action("set", settings) if settings else Action("none")
+
+
+def _clear(old: Manifest, index: int, decision: Decision) -> Clear:
+    profile = cover(old, decision.case.profiles).profile
+    owner = old.value("cache.cleanup_owner") or old.value("release.owner")
+    if profile is None:
+        return Clear(index, "no profile says how this store is cleared", "not known", owner)
+    command = profile.clearing.command.replace("{model}", str(old.value("model.id")))
+    return Clear(index, command, profile.clearing.blast_radius, owner)

@@ -1,0 +1,96 @@
+"""The new deployment alone: whatever varies between requests or replicas must be in the key (design, section 7)."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from kvgate.rules.catalogue import dimension
+from kvgate.rules.change import UNVERIFIED, Change
+from kvgate.rules.manifest import Manifest
+from kvgate.rules.profile import Coverer, Feature
+from kvgate.rules.values import UNKNOWN, Known
+
+_SEPARATING = ("separates", "token-ids")
+
+
+def judge_alone(new: Manifest, cover: Coverer) -> list[Change]:
+    """Return the self-faults of a deployment (kind ``fault``), and what might be one (``unverified``).
+
+    A deployment known to have no persistent cache has none: nothing outlives its workers.
+    """
+    if cover.absent:
+        return []
+    return [*_features(new, cover), *_tenancy(new, cover), *_scales(new, cover), *_mutable(new, cover), *_roles(new)]
+
+
+def _change(new: Manifest, dimension_id: str, kind: str, detail: str) -> Change:
+    path = dimension(dimension_id).paths[0]
+    return Change(dimension_id, kind, path, UNKNOWN, new.get(path), "all", detail)
+
+
+def _verdict(new: Manifest, cover: Coverer, dimension_id: str, feature: str, what: str) -> list[Change]:
+    cell = cover.request(cast("Feature", feature))
+    if cell.key in _SEPARATING:
+        return []
+    connector = new.value("cache.connector")
+    if cell.key in ("no", "rejects"):
+        note = f" ({cell.note})" if cell.note else ""
+        return [_change(new, dimension_id, "fault", f"{what}; the key of {connector} does not hold it{note}")]
+    return [
+        _change(
+            new,
+            dimension_id,
+            UNVERIFIED,
+            f"{what}; whether the key holds it is not known" + (f": {cover.why}" if cover.why else ""),
+        )
+    ]
+
+
+def _features(new: Manifest, cover: Coverer) -> list[Change]:
+    features = new.get("request_features")
+    if not isinstance(features, Known):
+        return [_change(new, "request_features", UNVERIFIED, "not known on the new side")]
+    carried = {"lora" if feature == "lora_hot_load" else feature for feature in features.value or ()}
+    return [
+        change
+        for feature in sorted(carried)
+        for change in _verdict(new, cover, "request_features", feature, f"requests carry {feature}")
+    ]
+
+
+def _tenancy(new: Manifest, cover: Coverer) -> list[Change]:
+    tenancy = new.get("cache.tenancy")
+    if not isinstance(tenancy, Known):
+        return [_change(new, "cache.tenancy", UNVERIFIED, "not known on the new side")]
+    if tenancy.value is None or tenancy.value.get("boundary") == "shared":
+        return []
+    carrier = tenancy.value.get("carried_by")
+    boundary = tenancy.value.get("boundary")
+    if boundary is None or "carried_by" not in tenancy.value:
+        return [_change(new, "cache.tenancy", UNVERIFIED, "boundary and carrier are not both known")]
+    if carrier is None:
+        return [_change(new, "cache.tenancy", "fault", f"there is a {boundary} boundary and nothing carries it")]
+    return _verdict(new, cover, "cache.tenancy", carrier, f"the {boundary} boundary is carried by {carrier}")
+
+
+def _scales(new: Manifest, cover: Coverer) -> list[Change]:
+    if not new.knows("precision.kv_scales"):
+        return [_change(new, "precision.kv_scales", UNVERIFIED, "not known on the new side")]
+    if new.value("precision.kv_scales") != "dynamic":
+        return []
+    return _verdict(new, cover, "precision.kv_scales", "kv_scales", "KV scales are calibrated while running")
+
+
+def _mutable(new: Manifest, cover: Coverer) -> list[Change]:
+    mutable = new.get("weights.mutable")
+    if not isinstance(mutable, Known):
+        return [_change(new, "weights.mutable", UNVERIFIED, "not known on the new side")]
+    if mutable.value is True:
+        return _verdict(new, cover, "weights.mutable", "weights", "weights are updated while serving")
+    return []
+
+
+def _roles(new: Manifest) -> list[Change]:
+    if new.knows("roles"):
+        return []  # known pools are judged against each other (kvgate.rules.decide)
+    return [_change(new, "roles", UNVERIFIED, "not known on the new side")]

@@ -1,0 +1,184 @@
+"""The boundary between old and new state: what keeps them apart, and what would (design, obligations)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from kvgate.rules.catalogue import dimensions
+from kvgate.rules.change import Change, same
+from kvgate.rules.compare.sides import Sides
+from kvgate.rules.evidence import Evidence
+from kvgate.rules.namespace import derive
+from kvgate.rules.profile import Knob
+from kvgate.rules.values import Known
+
+KeysAnswer = Literal["yes", "no", "unknown", "through token ids", "no store"]
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """How one old deployment's state and the new one's are kept apart.
+
+    Attributes:
+        separators: dimensions that every entry's key holds and whose values differ there.
+        knob: the isolation knob whose value moved to a name that is safe; ``None`` where none did.
+        why_knob: how that name is known to be safe, or why a knob that moved does not count.
+        detached: the new deployment reads no persistent store, so nothing old is within its reach.
+        certain: both connectors have a profile that speaks for their version.
+        why_not: why not, where it is not certain.
+        has_knob: whether the new side's profile names a knob; ``None`` where no profile speaks.
+
+    """
+
+    separators: tuple[str, ...]
+    knob: Knob | None
+    why_knob: str
+    detached: bool
+    certain: bool
+    why_not: str
+    has_knob: bool | None
+
+    @property
+    def may_be_clear(self) -> bool:
+        """Whether, for all that is known, the store might offer no way to keep old entries out of reach."""
+        return not self.detached and not self.certain
+
+    @property
+    def no_way_out(self) -> bool:
+        """Whether a profile says positively that nothing but deletion keeps old entries out of reach."""
+        return not self.detached and self.certain and self.has_knob is False and not self.separators
+
+
+def find_boundary(sides: Sides, inventory: list[Evidence]) -> Boundary:
+    """Work out what keeps old and new entries apart.
+
+    Args:
+        sides: both deployments with their profiles.
+        inventory: proved inventories that are bound to the new deployment.
+
+    """
+    old, new = sides.old_cover, sides.new_cover
+    certain = (old.profile is not None or old.absent) and new.profile is not None
+    knob, why = _moved_knob(sides, inventory)
+    return Boundary(
+        separators=tuple(_separators(sides)),
+        knob=knob,
+        why_knob=why,
+        detached=new.absent,
+        certain=certain,
+        why_not=new.why
+        if new.profile is None and not new.absent
+        else old.why
+        if old.profile is None and not old.absent
+        else "",
+        has_knob=None if new.knobs is None else bool(new.knobs),
+    )
+
+
+def met(change: Change, boundary: Boundary, sides: Sides) -> str | None:
+    """Say what keeps the entries that one change concerns apart, or ``None`` where nothing does.
+
+    A change of the address itself (kind ``moved``) is about what lies at the target, so only a safe name
+    settles it: that old entries are out of reach is what the change says.
+    """
+    if boundary.knob is not None:
+        return f"{boundary.knob.path} differs, and {boundary.why_knob}"
+    if _about_the_target(change):
+        return None
+    if boundary.separators:
+        return f"{', '.join(boundary.separators)}: part of every key, and not the same on both sides"
+    cells = [cover.cell(change.dimension) for cover in (sides.old_cover, sides.new_cover)]
+    if all(cell.key == "token-ids" for cell in cells) and _same_store(sides):
+        return "it enters every key through the token hash: other tokens are other keys"
+    return None
+
+
+def keys_answer(change: Change, boundary: Boundary, sides: Sides) -> KeysAnswer:
+    """Answer whether the connector's own key keeps old and new entries apart, as far as this change goes."""
+    if boundary.detached:
+        return "no store"
+    if boundary.separators:
+        return "yes"
+    if not boundary.certain:
+        return "unknown"
+    keys = {cover.cell(change.dimension).key for cover in (sides.old_cover, sides.new_cover)}
+    if keys == {"token-ids"}:
+        return "through token ids"
+    return "unknown" if "unknown" in keys else "no"
+
+
+def _about_the_target(change: Change) -> bool:
+    return change.kind in ("moved", "first") and change.dimension != "adapters"
+
+
+def _same_store(sides: Sides) -> bool:
+    return sides.same("cache.connector") is True
+
+
+def _separators(sides: Sides) -> list[str]:
+    """Dimensions in which the keys of all entries differ; known on both sides, under one and the same profile."""
+    old, new = sides.old_cover, sides.new_cover
+    if old.profile is None or new.profile is None or old.profile.id != new.profile.id:
+        return []
+    found = []
+    for dimension in dimensions():
+        cells = [cover.cell(dimension.id) for cover in (old, new)]
+        if any(cell.key != "separates" or cell.scope != "all" for cell in cells):
+            continue
+        paths = sorted({*old.key_paths(dimension.id), *new.key_paths(dimension.id)})
+        if any(_part_differs(sides, dimension.id, path) for path in paths):
+            found.append(dimension.id)
+    return found
+
+
+def _part_differs(sides: Sides, dimension: str, path: str) -> bool:
+    parts = [cover.part(dimension, path) for cover in (sides.old_cover, sides.new_cover)]
+    # An unset side takes a default that may be the other side's very value, so it is not known to differ.
+    return same(*parts) is False and all(isinstance(part, Known) and part.value is not None for part in parts)
+
+
+def _moved_knob(sides: Sides, inventory: list[Evidence]) -> tuple[Knob | None, str]:
+    if sides.new_cover.knobs is None:
+        return None, ""
+    derived = derive(sides.new).id
+    why = ""
+    for knob in sides.new_cover.knobs:
+        old, new = sides.old.get(knob.path), sides.new.get(knob.path)
+        if not isinstance(new, Known) or not isinstance(new.value, str) or not isinstance(old, Known):
+            continue
+        if old.value == new.value:
+            continue
+        if derived is not None and derived in new.value:
+            return knob, f"{new.value!r} holds the id derived from this identity"
+        why = (
+            f"{knob.path} moved to {new.value!r}, but "
+            + (
+                "no id can be derived while parts of the identity are unknown"
+                if derived is None
+                else f"that does not hold the derived id {derived}"
+            )
+            + " and no inventory shows what lies there"
+        )
+    for item in inventory:
+        moved = [
+            knob for knob in sides.new_cover.knobs if same(sides.old.get(knob.path), sides.new.get(knob.path)) is False
+        ]
+        if moved and (shown := inventory_shows(item, derived)):
+            return moved[0], shown
+    return None, why
+
+
+def inventory_shows(item: Evidence, derived: str | None) -> str | None:
+    """Say how an inventory shows a target to be safe: empty, or written only under the derived id; else ``None``."""
+    if item.figures.get("entries") == 0:
+        return "an inventory shows the target empty"
+    namespaces = item.figures.get("namespaces")
+    if (
+        derived is not None
+        and isinstance(namespaces, list)
+        and namespaces
+        and all(name == derived for name in namespaces)
+    ):
+        return "an inventory shows only entries under the derived id"
+    return None

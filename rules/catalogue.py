@@ -1,0 +1,94 @@
+"""The dimension catalogue: everything in which two deployments can differ (data: ``data/dimensions.yaml``)."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Literal
+
+from pydantic import Field
+
+from kvgate.rules.manifest import schema_leaves
+from kvgate.rules.packaged import DataModel, packaged_bytes, parse_data
+
+Comparison = Literal[
+    "weights",
+    "config",
+    "tokenizer",
+    "renderer",
+    "template",
+    "exact",
+    "scales",
+    "adapters",
+    "build",
+    "max_model_len",
+    "args",
+    "features",
+    "roles",
+    "tenancy",
+    "mutable",
+    "address",
+    "connector",
+    "inert",
+    "label",
+]
+
+
+class Dimension(DataModel):
+    """One thing in which two deployments can differ; the fields are described in the data file."""
+
+    id: str
+    title: str
+    paths: list[str]
+    compare: Comparison
+    needs: Literal["measured", "declared"] = "declared"
+    default_of: list[str] = Field(default_factory=list)
+    only_with: str | None = None
+    identity: list[str]
+    order: int
+    settle: str = "capture the deployment again"
+
+    def owns(self, path: str) -> bool:
+        """Whether a manifest path belongs to this dimension."""
+        return any(path == own or path.startswith(f"{own}.") for own in self.paths)
+
+
+class _Catalogue(DataModel):
+    source: str
+    checked: str
+    dimensions: list[Dimension]
+
+
+@cache
+def dimensions() -> tuple[Dimension, ...]:
+    """Return the catalogue in its own order.
+
+    Raises:
+        AssertionError: if a schema leaf is owned by no dimension or by two (nothing may slip past the diff).
+
+    """
+    found = tuple(parse_data(packaged_bytes("data", "dimensions.yaml"), "dimensions.yaml", _Catalogue).dimensions)
+    for leaf in schema_leaves():
+        owners = [dimension.id for dimension in found if dimension.owns(leaf)]
+        if len(owners) != 1:
+            raise AssertionError(f"{leaf} is owned by {owners or 'no dimension'}")
+    return found
+
+
+@cache
+def dimension_of(path: str) -> Dimension:
+    """Return the dimension that owns a manifest path."""
+    return next(dimension for dimension in dimensions() if dimension.owns(path))
+
+
+@cache
+def dimension(identifier: str) -> Dimension:
+    """Return a dimension by its id.
+
+    Raises:
+        KeyError: if there is none.
+
+    """
+    for found in dimensions():
+        if found.id == identifier:
+            return found
+    raise KeyError(identifier)

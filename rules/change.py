@@ -1,0 +1,47 @@
+"""What the comparisons find: typed changes, before any rule has spoken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvgate.rules.values import Field, Known
+
+UNVERIFIED = "unverified"
+"""The kind of every change that is one only because something is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One difference, or one thing that could not be compared.
+
+    Attributes:
+        dimension: id in the catalogue.
+        kind: what sort of difference; each comparison names its own, :data:`UNVERIFIED` is common to all.
+        path: the manifest path, with the entry of a complete collection after it where it is about one.
+        old: the old side's field; ``Unknown`` for what only the new deployment has to answer for.
+        new: the new side's field.
+        scope: which entries it concerns: ``all``, ``adapter:NAME``, ``media``, ``tenant``.
+        detail: what was seen, one clause; empty where old and new say it all.
+
+    """
+
+    dimension: str
+    kind: str
+    path: str
+    old: Field
+    new: Field
+    scope: str = "all"
+    detail: str = ""
+
+
+def same(old: Field, new: Field) -> bool | None:
+    """Whether two fields hold the same value: ``None`` where either is unknown."""
+    if not isinstance(old, Known) or not isinstance(new, Known):
+        return None
+    # A boolean is no number here although Python says True == 1.
+    return old.value == new.value and isinstance(old.value, bool) == isinstance(new.value, bool)
+
+
+def measured(field: Field) -> bool:
+    """Whether a field was computed or observed, not merely declared."""
+    return isinstance(field, Known) and field.basis != "declared"

@@ -1,0 +1,66 @@
+"""What varies between requests, and who may share state: pairwise. Self-faults are judged in ``kvgate.rules.alone``."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from kvgate.rules.catalogue import Dimension
+from kvgate.rules.change import Change
+from kvgate.rules.compare.sides import Sides
+from kvgate.rules.profile import Feature
+from kvgate.rules.values import Known
+
+SEPARATING = ("separates", "token-ids")
+_NARROWNESS = ("shared", "organization", "tenant", "user", "session")
+
+
+def compare_features(dimension: Dimension, sides: Sides) -> list[Change]:
+    """Compare request features (kinds: ``introduced``, ``dropped``, ``dropped-unseparated``, ``unverified``).
+
+    A feature that the old key did not separate leaves entries behind that nobody can tell apart.
+    """
+    path = dimension.paths[0]
+    old, new = sides.old.get(path), sides.new.get(path)
+    if not isinstance(new, Known):
+        return []  # judged where the new deployment is judged alone
+    if not isinstance(old, Known):
+        return [sides.unverified(dimension, path, "not known on the old side")]
+    changes = []
+    for feature in sorted(set(old.value or ()) - set(new.value or ())):
+        separated = feature == "lora_hot_load" or sides.old_cover.request(cast("Feature", feature)).key in SEPARATING
+        kind = "dropped" if separated or sides.old_cover.absent else "dropped-unseparated"
+        changes.append(sides.change(dimension, kind, path, detail=f"requests no longer carry {feature}"))
+    return changes + [
+        sides.change(dimension, "introduced", path, detail=f"requests may now carry {feature}")
+        for feature in sorted(set(new.value or ()) - set(old.value or ()))
+    ]
+
+
+def compare_tenancy(dimension: Dimension, sides: Sides) -> list[Change]:
+    """Compare who may share (kinds: ``narrowed``, ``widened``, ``carrier``, ``unverified``); ``null`` is shared."""
+    path = dimension.paths[0]
+    old, new = sides.old.get(path), sides.new.get(path)
+    if not isinstance(new, Known):
+        return []  # judged where the new deployment is judged alone
+    if not isinstance(old, Known) or any("boundary" not in (field.value or {"boundary": 0}) for field in (old, new)):
+        return [sides.unverified(dimension, path, "not known on the old side")]
+    before, after = (field.value or {"boundary": "shared", "carried_by": None} for field in (old, new))
+    ranks = [_NARROWNESS.index(side["boundary"]) for side in (before, after)]
+    if ranks[1] < ranks[0]:
+        return [
+            sides.change(
+                dimension,
+                "widened",
+                path,
+                detail=f"{before['boundary']} entries become readable beyond their {before['boundary']}",
+            )
+        ]
+    if ranks[1] > ranks[0]:
+        return [
+            sides.change(dimension, "narrowed", path, detail=f"old entries were shared beyond one {after['boundary']}")
+        ]
+    if before["carried_by"] == after["carried_by"]:
+        return []
+    if after["carried_by"] is None:
+        return [sides.change(dimension, "widened", path, detail="nothing carries the boundary any more")]
+    return [sides.change(dimension, "carrier", path, detail="the boundary is carried by something else")]

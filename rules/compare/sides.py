@@ -1,0 +1,48 @@
+"""What every comparison is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvgate.rules.catalogue import Dimension
+from kvgate.rules.change import UNVERIFIED, Change, same
+from kvgate.rules.manifest import Manifest
+from kvgate.rules.profile import Coverer
+from kvgate.rules.values import Known
+
+
+@dataclass(frozen=True)
+class Sides:
+    """An old and a new deployment, each with what its connector's key covers."""
+
+    old: Manifest
+    new: Manifest
+    old_cover: Coverer
+    new_cover: Coverer
+
+    def same(self, path: str) -> bool | None:
+        """Whether both sides hold the same at ``path``; ``None`` where either is unknown."""
+        return same(self.old.get(path), self.new.get(path))
+
+    def both_null(self, path: str) -> bool:
+        """Whether both sides are known to be unset at ``path``."""
+        return self.old.get(path) == Known(None, self.old.basis(path)) and self.new.get(path) == Known(
+            None, self.new.basis(path)
+        )
+
+    def defaults_known_equal(self, dimension: Dimension) -> bool:
+        """Whether everything that sets this dimension's default is known and equal on both sides."""
+        return all(self.same(path) is True for path in dimension.default_of)
+
+    def change(self, dimension: Dimension, kind: str, path: str, *, scope: str = "all", detail: str = "") -> Change:
+        """Make a change of the fields at ``path``."""
+        return Change(dimension.id, kind, path, self.old.get(path), self.new.get(path), scope, detail)
+
+    def unverified(self, dimension: Dimension, path: str, detail: str, *, scope: str = "all") -> Change:
+        """Make the change that says that ``path`` could not be compared."""
+        return self.change(dimension, UNVERIFIED, path, scope=scope, detail=detail)
+
+    def unknown_sides(self, path: str) -> str:
+        """Say on which side ``path`` is not known."""
+        missing = [name for name, side in (("old", self.old), ("new", self.new)) if not side.knows(path)]
+        return f"not known on the {' and the '.join(missing)} side"

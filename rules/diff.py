@@ -1,0 +1,138 @@
+"""From two manifests to typed changes: every dimension compared, and whatever no comparison claimed, counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kvgate.rules.advisories import producer_changes
+from kvgate.rules.catalogue import Comparison, Dimension, dimensions
+from kvgate.rules.change import Change
+from kvgate.rules.compare.adapters import compare_adapters
+from kvgate.rules.compare.address import compare_address, compare_connector
+from kvgate.rules.compare.maps import compare_args, compare_config
+from kvgate.rules.compare.plain import (
+    compare_build,
+    compare_exact,
+    compare_inert,
+    compare_label,
+    compare_max_model_len,
+    compare_mutable,
+    compare_roles,
+    compare_scales,
+)
+from kvgate.rules.compare.requests import compare_features, compare_tenancy
+from kvgate.rules.compare.sides import Sides
+from kvgate.rules.compare.tokens import compare_renderer, compare_template, compare_tokenizer
+from kvgate.rules.compare.weights import compare_weights
+from kvgate.rules.errors import InputError
+from kvgate.rules.pack import UNCLASSIFIED
+
+_COMPARISONS: Mapping[Comparison, Callable[[Dimension, Sides], list[Change]]] = {
+    "weights": compare_weights,
+    "config": compare_config,
+    "tokenizer": compare_tokenizer,
+    "renderer": compare_renderer,
+    "template": compare_template,
+    "exact": compare_exact,
+    "scales": compare_scales,
+    "adapters": compare_adapters,
+    "build": compare_build,
+    "max_model_len": compare_max_model_len,
+    "args": compare_args,
+    "features": compare_features,
+    "roles": compare_roles,
+    "tenancy": compare_tenancy,
+    "mutable": compare_mutable,
+    "address": compare_address,
+    "connector": compare_connector,
+    "inert": compare_inert,
+    "label": compare_label,
+}
+
+# Comparisons that stay silent on a differing leaf on purpose: a digest that is equal decides for what it covers, and
+# labels and unused parts of an address are no difference.
+_SILENT_BY_DESIGN = frozenset(
+    {"label", "inert", "address", "connector", "build", "weights", "template", "max_model_len"}
+)
+
+
+def compare(sides: Sides) -> list[Change]:
+    """Return every change between two deployments, in catalogue order.
+
+    Raises:
+        InputError: where the manifests contradict each other: equal weights with unequal ``kv_digest``
+            under one list cannot both be true.
+
+    """
+    _refuse_contradiction(sides)
+    changes = [
+        change
+        for dimension in dimensions()
+        if not (dimension.only_with and sides.both_null(dimension.only_with))
+        for change in _COMPARISONS[dimension.compare](dimension, sides)
+    ]
+    changes += producer_changes(sides)
+    return changes + _unclaimed(sides, changes)
+
+
+def changed_leaves(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Return the paths at which two canonical manifests differ: lists whole, sorted.
+
+    DeepDiff walks the manifest proper only; tensor maps and token lists are compared elsewhere, as maps
+    and arrays.
+    """
+    if old == new and _kinds(old) == _kinds(new):
+        return []
+    from deepdiff import DeepDiff
+
+    found = DeepDiff(old, new, ignore_order=False, view="tree")
+    paths = {_map_path(level.path(output_format="list")) for levels in found.values() for level in levels}
+    return sorted(paths)
+
+
+def _kinds(value: Any) -> Any:
+    """Tell True from 1, which compare equal."""
+    if isinstance(value, Mapping):
+        return {key: _kinds(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_kinds(item) for item in value]
+    return isinstance(value, bool)
+
+
+def _map_path(parts: list[Any]) -> str:
+    names = []
+    for part in parts:
+        if not isinstance(part, str):
+            break  # an index: the list is one leaf
+        names.append(part)
+    return ".".join(names)
+
+
+def _unclaimed(sides: Sides, changes: list[Change]) -> list[Change]:
+    """Return a change for every leaf that differs in a dimension whose comparison found nothing."""
+    answered = {change.dimension for change in changes}
+    left = []
+    for path in changed_leaves(sides.old.canonical, sides.new.canonical):
+        owner = next((dimension for dimension in dimensions() if dimension.owns(path)), None)
+        if owner is None or owner.id in answered or owner.compare in _SILENT_BY_DESIGN:
+            continue
+        if owner.only_with and sides.both_null(owner.only_with):
+            continue
+        left.append(Change(UNCLASSIFIED, UNCLASSIFIED, path, sides.old.get(path), sides.new.get(path)))
+    return left
+
+
+def _refuse_contradiction(sides: Sides) -> None:
+    checkpoint = "weights.checkpoint"
+    if (
+        sides.same(f"{checkpoint}.digest")
+        and not sides.both_null(checkpoint)
+        and sides.same(f"{checkpoint}.kv_rule")
+        and sides.same(f"{checkpoint}.kv_digest") is False
+    ):
+        raise InputError(
+            f"contradicts {sides.old.source}: equal weights.checkpoint.digest, unequal kv_digest under the same list",
+            where=sides.new.where(f"{checkpoint}.kv_digest"),
+            hint="one of the manifests was edited; capture it again",
+        )

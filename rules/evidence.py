@@ -1,0 +1,150 @@
+"""Evidence: what somebody examined, bound to what it was examined on (schema ``kvgate/evidence/v1``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field, JsonValue
+
+from kvgate.rules.canonical import digest
+from kvgate.rules.identity import identity
+from kvgate.rules.manifest import Manifest
+from kvgate.rules.packaged import DataModel
+
+SCHEMA_ID = "kvgate/evidence/v1"
+
+Kind = Literal[
+    "token-identity",
+    "weights-identity",
+    "config-equivalence",
+    "kv-equivalence",
+    "isolation",
+    "inventory",
+    "lifecycle-audit",
+    "tenant-canary",
+    "bypass-diff",
+]
+State = Literal["proved", "refuted", "inconclusive", "not-run"]
+
+_TOKENS = ("tokenizer", "chat_template", "model")
+_EVERYTHING = (
+    "model",
+    "weights",
+    "tokenizer",
+    "chat_template",
+    "precision",
+    "adapters",
+    "parallelism",
+    "engine",
+    "request_features",
+    "roles",
+    "cache",
+    "inputs",
+)
+SECTIONS: Mapping[str, tuple[str, ...]] = {
+    "token-identity": _TOKENS,
+    "weights-identity": ("weights",),
+    "config-equivalence": ("model", "engine"),
+    "kv-equivalence": ("model", "weights", "precision", "adapters", "parallelism", "engine", "cache"),
+    "isolation": _EVERYTHING,
+    "inventory": ("cache",),
+    "lifecycle-audit": ("cache",),
+    "tenant-canary": _EVERYTHING,
+    "bypass-diff": _EVERYTHING,
+}
+"""The manifest sections that supporting evidence of each kind binds to."""
+
+
+class Subject(DataModel):
+    """One deployment that evidence speaks of.
+
+    ``sections``: digests of the sections that the kind names, for exact binding. ``identity``: digests of
+    the known identity fields by path, so that adverse evidence can be told to be about another deployment.
+    """
+
+    sections: dict[str, str]
+    identity: dict[str, str] = Field(default_factory=dict)
+
+
+class Coverage(DataModel):
+    """What was examined, what was not, and why."""
+
+    examined: dict[str, int] = Field(default_factory=dict)
+    missing: dict[str, str] = Field(default_factory=dict, description="what was not examined, and the reason")
+
+
+class Evidence(DataModel):
+    """One piece of evidence about an old and a new deployment, or about the new one alone."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, title=SCHEMA_ID, validate_by_name=False)
+
+    schema_: Literal["kvgate/evidence/v1"] = Field(alias="schema")
+    kind: Kind
+    state: State
+    old: Subject | None = None
+    new: Subject
+    coverage: Coverage = Field(default_factory=Coverage)
+    tools: dict[str, str] = Field(default_factory=dict, description="name to version")
+    figures: dict[str, JsonValue] = Field(default_factory=dict)
+    scope: str = "all"
+    reason: str = Field(default="", description="one clause: what was found, or why it is not proved")
+    command: str | None = Field(default=None, description="what reproduces it")
+    supersedes: list[str] = Field(default_factory=list, description="digests of refutations that this one answers")
+
+    def as_data(self) -> dict[str, Any]:
+        """Return the evidence as plain JSON data."""
+        return self.model_dump(mode="json", by_alias=True)
+
+    @property
+    def digest(self) -> str:
+        """The digest of the evidence's canonical JSON."""
+        return digest(self.as_data())
+
+    def supports(self, old: Manifest | None, new: Manifest) -> bool:
+        """Whether it is proved and bound to exactly these deployments; else it counts as not run."""
+        return self.state == "proved" and self._bound(old, new)
+
+    def _bound(self, old: Manifest | None, new: Manifest) -> bool:
+        if (self.old is None) != (old is None) and self.kind != "inventory":
+            return False
+        if self.old is not None and old is not None and not _binds(self.kind, self.old, old):
+            return False
+        return _binds(self.kind, self.new, new)
+
+    def speaks_against(self, old: Manifest | None, new: Manifest) -> bool:
+        """Whether it is a refutation that no identity field, known in both, shows to be about another deployment."""
+        if self.state != "refuted":
+            return False
+        if self.old is not None and old is not None and _contradicts(self.old, old):
+            return False
+        return not _contradicts(self.new, new)
+
+
+def subject_of(manifest: Manifest, kind: Kind) -> Subject:
+    """Return the binding of evidence of one kind to a deployment."""
+    return Subject(
+        sections={name: manifest.section_digest(name) for name in SECTIONS[kind]},
+        identity={path: digest(value) for path, value in identity(manifest).items()},
+    )
+
+
+def _binds(kind: str, subject: Subject, manifest: Manifest) -> bool:
+    return all(subject.sections.get(name) == manifest.section_digest(name) for name in SECTIONS[kind])
+
+
+def _contradicts(subject: Subject, manifest: Manifest) -> bool:
+    known = {path: digest(value) for path, value in identity(manifest).items()}
+    return any(path in known and known[path] != value for path, value in subject.identity.items())
+
+
+def superseded(evidence: list[Evidence], old: Manifest | None, new: Manifest) -> set[str]:
+    """Return the digests of refutations that a bound proof of the same kind answers by name."""
+    refuted = {item.digest: item.kind for item in evidence if item.state == "refuted"}
+    return {
+        answered
+        for item in evidence
+        if item.supports(old, new)
+        for answered in item.supersedes
+        if refuted.get(answered) == item.kind
+    }

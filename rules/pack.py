@@ -1,0 +1,211 @@
+"""Rule packs: what each kind of change obliges to, and what discharges it. Data, no expression language."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from kvgate.rules.canonical import digest
+from kvgate.rules.catalogue import Comparison, dimensions
+from kvgate.rules.errors import InputError, UsageError
+from kvgate.rules.evidence import Kind
+from kvgate.rules.packaged import DataModel, packaged_bytes, packaged_names, parse_data
+
+Obligation = Literal["separate", "delete"]
+Answer = Literal["yes", "no", "unknown", "not affected"]
+
+KINDS: Mapping[Comparison, tuple[str, ...]] = {
+    "weights": ("kv-tensors", "tail-only", "layout", "unverified"),
+    "config": ("counts", "harmless", "unclassified", "unverified"),
+    "tokenizer": ("effective", "vocabulary", "special-tokens", "inert", "unverified"),
+    "renderer": ("differs", "unverified"),
+    "template": ("tree", "text", "clock", "unverified"),
+    "exact": ("differs", "unverified"),
+    "scales": ("differs", "dynamic", "fault", "unverified"),
+    "adapters": ("replaced", "replaced-in-place", "added", "removed", "moved", "unverified"),
+    "build": ("rebuilt", "differs", "unverified"),
+    "max_model_len": ("rope-dependent", "inert", "unverified"),
+    "args": ("harmless", "unclassified", "unverified"),
+    "features": ("introduced", "dropped", "dropped-unseparated", "fault", "unverified"),
+    "roles": ("differs", "fault", "unverified"),
+    "tenancy": ("narrowed", "widened", "carrier", "fault", "unverified"),
+    "mutable": ("was-mutable", "now-mutable", "fault", "unverified"),
+    "address": ("moved", "inert", "unverified"),
+    "connector": ("moved", "detached", "first", "producer", "unverified"),
+    "inert": ("differs",),
+    "label": (),
+}
+"""The kinds of change that each comparison can make; a pack must answer every one of them."""
+
+UNCLASSIFIED = "unclassified"
+"""The rule that answers whatever no comparison claimed: it cannot be left out of a pack."""
+
+
+class Discharge(DataModel):
+    """One way in which a finding is settled as harmless; every condition that is given must hold.
+
+    ``evidence``: proved evidence of that kind, bound to these deployments. ``key``: what the profile's cell
+    says of the dimension on both sides. ``token_keyed``: keys are made of token ids. ``upgrade``: a sourced
+    row of the profile says that keys and KV stay the same, and tokens are proved. ``harmless_cell``: the
+    profile says that the format makes the difference harmless here.
+    """
+
+    evidence: Kind | None = None
+    key: Literal["separates", "token-ids"] | None = None
+    token_keyed: bool | None = None
+    upgrade: bool | None = None
+    harmless_cell: bool | None = None
+
+    @model_validator(mode="after")
+    def _asks_for_something(self) -> Discharge:
+        if not self.model_fields_set:
+            raise ValueError("an empty condition would discharge everything")
+        return self
+
+
+class Rule(DataModel):
+    """What one sort of change obliges to."""
+
+    id: str = Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")
+    title: str
+    watches: dict[str, list[str]] = Field(description="dimension to kinds of change")
+    obligations: list[Obligation]
+    kv_valid: Answer
+    tokens_equal: Answer
+    self_fault: bool = False
+    may_be: Literal["clear", "self-fault"] | None = None
+    discharged_by: list[Discharge] = Field(default_factory=list)
+    why: str
+    fix: str | None = None
+    asymmetric: str | None = Field(default=None, description="why the answer may differ with old and new swapped")
+    links: list[str] = Field(default_factory=list)
+
+
+class AdverseRule(DataModel):
+    """What a refutation of one kind obliges to."""
+
+    id: str = Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")
+    title: str
+    evidence: Kind
+    obligations: list[Obligation] = Field(min_length=1)
+    kv_valid: Answer
+    tokens_equal: Answer
+    why: str
+    links: list[str] = Field(default_factory=list)
+
+
+class Override(DataModel):
+    """What a pack that extends another changes in one rule: further ways to discharge it, with the reason."""
+
+    rule: str
+    discharged_by: list[Discharge]
+    why: str
+
+
+class _PackFile(DataModel):
+    id: str
+    title: str
+    source: str
+    checked: str
+    extends: str | None = None
+    rules: list[Rule] = Field(default_factory=list)
+    adverse: list[AdverseRule] = Field(default_factory=list)
+    overrides: list[Override] = Field(default_factory=list)
+
+
+class Pack:
+    """A complete rule pack.
+
+    Raises:
+        InputError: when a kind of change is answered by no rule or by two, an id stands twice, or an
+            override names no rule: a gap in a pack would be a gap in the gate.
+
+    """
+
+    def __init__(self, file: _PackFile, base: Pack | None) -> None:
+        self.id = file.id
+        self.title = file.title
+        rules: list[Rule] = [*(base.rules if base else ()), *file.rules]
+        for override in file.overrides:
+            index = next((i for i, rule in enumerate(rules) if rule.id == override.rule), None)
+            if index is None:
+                raise InputError(f"overrides: there is no rule {override.rule!r}", where=file.id)
+            rule = rules[index]
+            rules[index] = rule.model_copy(
+                update={
+                    "discharged_by": [*rule.discharged_by, *override.discharged_by],
+                    "why": f"{rule.why} {override.why}",
+                }
+            )
+        self.rules: tuple[Rule, ...] = tuple(rules)
+        self.adverse: tuple[AdverseRule, ...] = (*(base.adverse if base else ()), *file.adverse)
+        self._by_kind = self._index()
+        self._check_ids()
+
+    def _index(self) -> dict[tuple[str, str], Rule]:
+        index: dict[tuple[str, str], Rule] = {}
+        for rule in self.rules:
+            for dimension, kinds in rule.watches.items():
+                for kind in kinds:
+                    if (dimension, kind) in index:
+                        raise InputError(
+                            f"{dimension}: {kind} is answered by {index[dimension, kind].id} and {rule.id}",
+                            where=self.id,
+                        )
+                    index[dimension, kind] = rule
+        wanted = {(dimension.id, kind) for dimension in dimensions() for kind in KINDS[dimension.compare]} | {
+            (UNCLASSIFIED, UNCLASSIFIED)
+        }
+        if missing := sorted(wanted - index.keys()):
+            raise InputError(f"no rule answers {missing[0][0]}: {missing[0][1]}", where=self.id)
+        if surplus := sorted(index.keys() - wanted):
+            raise InputError(f"{surplus[0][0]}: {surplus[0][1]} is nothing that can change", where=self.id)
+        return index
+
+    def _check_ids(self) -> None:
+        ids = [rule.id for rule in self.rules] + [rule.id for rule in self.adverse]
+        if twice := sorted({name for name in ids if ids.count(name) > 1}):
+            raise InputError(f"the rule id {twice[0]!r} stands twice", where=self.id)
+
+    def rule_for(self, dimension: str, kind: str) -> Rule:
+        """Return the rule that answers one kind of change of one dimension."""
+        return self._by_kind[dimension, kind]
+
+    def adverse_rule(self, kind: Kind) -> AdverseRule | None:
+        """Return the rule that answers a refutation, ``None`` where the kind only ever supports."""
+        return next((rule for rule in self.adverse if rule.evidence == kind), None)
+
+    @property
+    def digest(self) -> str:
+        """The digest of everything that the pack decides by."""
+        return digest([rule.model_dump(mode="json") for rule in (*self.rules, *self.adverse)])
+
+
+@cache
+def shipped_pack(identifier: str) -> Pack:
+    """Return a shipped pack by id.
+
+    Raises:
+        UsageError: if there is none.
+
+    """
+    if identifier not in packaged_names("packs"):
+        raise UsageError(
+            f"there is no rule pack {identifier!r}",
+            hint=f"shipped: {', '.join(packaged_names('packs'))}; or give a file",
+        )
+    return parse_pack(packaged_bytes("packs", f"{identifier}.yaml"), f"{identifier}.yaml")
+
+
+def parse_pack(data: bytes, source: str) -> Pack:
+    """Parse a rule pack; what it ``extends`` must be a shipped one.
+
+    Raises:
+        InputError: for anything wrong with it, a kind of change without an answer included.
+
+    """
+    file = parse_data(data, source, _PackFile)
+    return Pack(file, shipped_pack(file.extends) if file.extends else None)
