@@ -56,8 +56,8 @@ def field(data: bytes) -> bytes:
 
 
 _TENSOR_FIELD = field(_TENSOR)
-_CONTENT_LENGTH = (32).to_bytes(_WORD, "little")
-_DIGEST_LENGTH = _CONTENT_LENGTH
+_WEIGHTS_FIELD = field(_WEIGHTS)
+_HASH_LENGTH = (32).to_bytes(_WORD, "little")
 
 
 def shape_bytes(dtype: str, shape: Sequence[int]) -> bytes:
@@ -79,10 +79,13 @@ def tensor_entry(name: str, dtype: str, shape: tuple[int, ...], content: bytes, 
         content: the 32-byte BLAKE3 of its raw bytes.
         typed: ``shape_bytes(dtype, shape)``; the caller computes it once for all tensors of one shape.
     """
-    encoded = name.encode()
-    header = _TENSOR_FIELD + len(encoded).to_bytes(_WORD, "little") + encoded + typed
-    digest = blake3(header + _CONTENT_LENGTH + content).hexdigest()
-    return TensorEntry(name, dtype, shape, PREFIX + content.hex(), PREFIX + digest)
+    digest = tensor_digest(field(name.encode()), typed, content)
+    return TensorEntry(name, dtype, shape, PREFIX + content.hex(), PREFIX + digest.hex())
+
+
+def tensor_digest(name: bytes, typed: bytes, content: bytes) -> bytes:
+    """Return the 32-byte digest of a tensor from its name field, ``shape_bytes`` and content hash."""
+    return blake3(_TENSOR_FIELD + name + typed + _HASH_LENGTH + content).digest()
 
 
 def hash_tensor(name: str, dtype: str, shape: Sequence[int], data: bytes | memoryview) -> TensorEntry:
@@ -100,11 +103,15 @@ def root_digest(entries: Iterable[TensorEntry]) -> str:
     Raises:
         ValueError: when two entries have one name: a map binds a name to one tensor.
     """
-    pairs = sorted((entry.name.encode(), entry.digest) for entry in entries)
+    pairs = sorted((entry.name.encode(), bytes.fromhex(entry.digest[len(PREFIX) :])) for entry in entries)
     if len({name for name, _ in pairs}) != len(pairs):
         raise ValueError("two tensors with one name")
-    parts = [field(_WEIGHTS), len(pairs).to_bytes(_WORD, "little")]
-    skip = len(PREFIX)
+    return root_of_fields([(field(name), digest) for name, digest in pairs])
+
+
+def root_of_fields(pairs: Sequence[tuple[bytes, bytes]]) -> str:
+    """Return the root from name fields and 32-byte tensor digests, sorted by name and each name once."""
+    parts = [_WEIGHTS_FIELD, len(pairs).to_bytes(_WORD, "little")]
     for name, digest in pairs:
-        parts += (len(name).to_bytes(_WORD, "little"), name, _DIGEST_LENGTH, bytes.fromhex(digest[skip:]))
+        parts += (name, _HASH_LENGTH, digest)
     return PREFIX + blake3(b"".join(parts)).hexdigest()

@@ -43,9 +43,7 @@ class Fingerprint:
     entries: tuple[TensorEntry, ...]
 
 
-def fingerprint_checkpoint(
-    folder: Path, config: Mapping[str, Any] | None, progress: Progress = silent
-) -> Fingerprint:
+def fingerprint_checkpoint(folder: Path, config: Mapping[str, Any] | None, progress: Progress = silent) -> Fingerprint:
     """Hash the weights in ``folder``.
 
     Args:

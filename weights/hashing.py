@@ -108,22 +108,26 @@ class _Run:
                 mmap.mmap(descriptor, end - start, access=mmap.ACCESS_READ, offset=start) as mapped,
                 memoryview(mapped) as view,
             ):
-                for tensor in job.tensors:
-                    self._hash_tensor(job.file, descriptor, tensor, view, start)
+                if end - begin > _JOB:
+                    self._hash_large(job, descriptor, view, start)
+                else:
+                    for tensor in job.tensors:
+                        with view[tensor.begin - start : tensor.end - start] as data:
+                            self.hashes[tensor.name] = blake3(data).digest()
+                    self._report(end - begin)
             self._look(job.file, descriptor)
         except (OSError, ValueError) as error:  # ValueError: mmap, when the file has shrunk
             raise InputError(f"cannot be read: {error}", where=str(job.file.path)) from error
         finally:
             os.close(descriptor)
 
-    def _hash_tensor(
-        self, file: SafetensorsFile, descriptor: int, tensor: TensorRecord, view: memoryview, start: int
-    ) -> None:
-        size = tensor.end - tensor.begin
-        hasher = blake3(max_threads=blake3.AUTO if size > _JOB else 1)
+    def _hash_large(self, job: _Job, descriptor: int, view: memoryview, start: int) -> None:
+        """Hash the one tensor of a job that is larger than jobs of several are."""
+        (tensor,) = job.tensors
+        hasher = blake3(max_threads=blake3.AUTO)
         for at in range(tensor.begin, tensor.end, _WINDOW):
             # Touching a mapped page behind the new end of a file that was cut kills the process: look first.
-            self._look(file, descriptor)
+            self._look(job.file, descriptor)
             upto = min(at + _WINDOW, tensor.end)
             with view[at - start : upto - start] as window:
                 hasher.update(window)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from kvgate.rules.errors import InputError
-from kvgate.weights.digest import TensorEntry, root_digest, shape_bytes, tensor_entry
+from kvgate.weights.digest import PREFIX, TensorEntry, field, root_of_fields, shape_bytes, tensor_digest
 from kvgate.weights.files import read_small, write_whole
 from kvgate.weights.fingerprint import Fingerprint
 from kvgate.weights.safetensors import DTYPE_BITS
@@ -33,8 +33,9 @@ MAX_BYTES = 256 << 20  # a map of 1,000,000 tensors; the largest public checkpoi
 _HEADER = re.compile(r'\{"schema":"([^"]*)","tensors":([0-9]{1,9}),"root":"(blake3:[0-9a-f]{64})"\}')
 # One spelling only, so that a line is either this or refused, and no parser meets nesting or a repeated key.
 _LINE = re.compile(
-    r'\{"name":"([^"\\]*(?:\\.[^"\\]*)*)","dtype":"([A-Z0-9_]{1,16})",'
-    r'"shape":\[((?:[0-9]{1,19}(?:,[0-9]{1,19}){0,63})?)\],"content":"blake3:([0-9a-f]{64})"\}'
+    r'^\{"name":"([^"\\\n]*(?:\\.[^"\\\n]*)*)","dtype":"([A-Z0-9_]{1,16})",'
+    r'"shape":\[((?:[0-9]{1,19}(?:,[0-9]{1,19}){0,63})?)\],"content":"(blake3:[0-9a-f]{64})"\}$',
+    re.MULTILINE,
 )
 
 
@@ -102,16 +103,16 @@ def read_map(path: Path, sha256: str) -> TensorMap:
             hint="capture again, or put the right sidecar beside the manifest",
         )
     try:
-        lines = data.decode().split("\n")
+        text = data.decode()
     except UnicodeDecodeError as error:
         raise InputError(f"not UTF-8 text (byte {error.start})", where=str(path)) from error
-    header = _HEADER.fullmatch(lines[0])
-    if header is None or header[1] != SCHEMA or lines.pop() != "":
+    head, _, body = text.partition("\n")
+    header = _HEADER.fullmatch(head)
+    if header is None or header[1] != SCHEMA or not text.endswith("\n"):
         _refuse(path, 1, f"the header of a {SCHEMA} file is expected, and a line end after the last line")
-    entries = _entries(path, lines)
+    entries, root = _entries(path, body)
     if len(entries) != int(header[2]):
         _refuse(path, 1, f"the header says {header[2]} tensors, there are {len(entries)}")
-    root = root_digest(entries)
     if root != header[3]:
         _refuse(path, 1, f"the header claims the root {header[3]}, the tensors have {root}")
     return TensorMap(root, entries)
@@ -161,27 +162,31 @@ def _refuse(path: Path, line: int, what: str) -> NoReturn:
     raise InputError(f"not a sound tensor map: {what}", where=f"{path}:{line}", hint="capture again")
 
 
-def _entries(path: Path, lines: list[str]) -> tuple[TensorEntry, ...]:
-    """Read the tensor lines; ``lines[0]`` is the header."""
+def _entries(path: Path, body: str) -> tuple[tuple[TensorEntry, ...], str]:
+    """Read the tensor lines, ``body``, and return the entries and their root."""
+    rows = _LINE.findall(body)  # all at once: a call per line takes as long as the rest
+    if len(rows) != body.count("\n"):
+        lines = body.split("\n")
+        wrong = next(number for number, line in enumerate(lines, start=2) if not _LINE.fullmatch(line))
+        _refuse(path, wrong, "a tensor with name, dtype, shape and content is expected")
     entries: list[TensorEntry] = []
+    pairs: list[tuple[bytes, bytes]] = []
     forms: dict[tuple[str, str], tuple[tuple[int, ...], bytes]] = {}  # few shapes, many tensors
-    last = b""
-    for number, line in enumerate(lines[1:], start=2):
-        match = _LINE.fullmatch(line)
-        if match is None:
-            _refuse(path, number, "a tensor with name, dtype, shape and content is expected")
-        name, dtype, sizes, content = match.groups()
+    last = None
+    for number, (name, dtype, sizes, content) in enumerate(rows, start=2):
         if "\\" in name:
             name = _unescape(path, number, name)
+        if last is not None and name <= last:  # by code point, which is by UTF-8 byte too
+            _refuse(path, number, f"tensor {name[:200]!r} is out of order or named twice")
+        last = name
         form = forms.get((dtype, sizes))
         if form is None:
             form = forms[dtype, sizes] = _form(path, number, dtype, sizes)
-        encoded = name.encode()
-        if encoded <= last and entries:
-            _refuse(path, number, f"tensor {name[:200]!r} is out of order or named twice")
-        last = encoded
-        entries.append(tensor_entry(name, dtype, form[0], bytes.fromhex(content), form[1]))
-    return tuple(entries)
+        encoded = field(name.encode())
+        digest = tensor_digest(encoded, form[1], bytes.fromhex(content[len(PREFIX) :]))
+        pairs.append((encoded, digest))
+        entries.append(TensorEntry(name, dtype, form[0], content, PREFIX + digest.hex()))
+    return tuple(entries), root_of_fields(pairs)
 
 
 def _unescape(path: Path, number: int, name: str) -> str:

@@ -66,9 +66,7 @@ VARIANTS: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "smollm3": [("SmolLM3Config", {})],
     "qwen2": [("Qwen2Config", {})],
     "qwen3": [("Qwen3Config", {})],
-    "qwen3_moe": [
-        ("Qwen3MoeConfig", {"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 24})
-    ],
+    "qwen3_moe": [("Qwen3MoeConfig", {"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 24})],
     "mixtral": [("MixtralConfig", {"num_local_experts": 3, "num_experts_per_tok": 2})],
     "gemma": [("GemmaConfig", {})],
     "gemma2": [("Gemma2Config", _GEMMA)],

@@ -117,9 +117,7 @@ def test_large_and_small_tensors_in_windows_are_hashed_alike(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("what", ["truncated", "rewritten", "replaced", "removed"])
-def test_a_file_that_changes_meanwhile_is_refused(
-    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_changes_meanwhile_is_refused(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hashing, "_JOB", 4096)
     monkeypatch.setattr(hashing, "_WINDOW", 4096)
     data = encode({f"t{number}": Tensor("U8", (100_000,), os.urandom(100_000)) for number in range(4)})
@@ -145,7 +143,7 @@ def test_a_file_that_changes_meanwhile_is_refused(
         else:
             path.unlink()
 
-    with pytest.raises(InputError, match="changed while it was read|No such file"):
+    with pytest.raises(InputError, match=r"changed while it was read|No such file"):
         fingerprint_checkpoint(tmp_path, None, progress)
     assert changed
 
@@ -170,7 +168,8 @@ def test_equal_bytes_alone_are_no_alias(config: dict[str, object] | None, tmp_pa
 
 
 @pytest.mark.parametrize(
-    "head", [Tensor("F16", (2,), words(18, 19)), Tensor("BF16", (2, 1), words(18, 19)), Tensor("BF16", (2,), words(1, 1))]
+    "head",
+    [Tensor("F16", (2,), words(18, 19)), Tensor("BF16", (2, 1), words(18, 19)), Tensor("BF16", (2,), words(1, 1))],
 )
 def test_a_different_head_is_no_alias(head: Tensor, tmp_path: Path) -> None:
     tensors = llama()

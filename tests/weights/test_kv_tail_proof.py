@@ -71,9 +71,7 @@ def test_every_listed_type_is_proved() -> None:
     assert VARIANTS.keys() == tables.kv_tail().families.keys()
 
 
-@pytest.mark.parametrize(
-    "grafted", ["self_attn.k_proj.weight", "self_attn.v_proj.weight", "input_layernorm.weight"]
-)
+@pytest.mark.parametrize("grafted", ["self_attn.k_proj.weight", "self_attn.v_proj.weight", "input_layernorm.weight"])
 def test_proof_catches_a_wrong_entry(grafted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = tables.kv_tail()
     family = table.families["qwen3"]

@@ -75,14 +75,12 @@ HOSTILE = {
     "hole at the start": sized(_info("U8", [1], [1, 2]), b"ab"),
     "bytes behind the last": sized(_info("U8", [1], [0, 1]), b"ab"),
     "overlap": sized(
-        b'{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},'
-        b'"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}}',
+        b'{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}}',
         b"abc",
     ),
     "the same bytes twice": sized(f'{{"a":{U8},"b":{U8}}}'.encode(), b"a"),
     "empty tensor inside another": sized(
-        b'{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},'
-        b'"b":{"dtype":"U8","shape":[0],"data_offsets":[1,1]}}',
+        b'{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[0],"data_offsets":[1,1]}}',
         b"ab",
     ),
     "deep nesting": sized(b'{"t":' + b"[" * 1_000_000),
@@ -137,7 +135,9 @@ def test_what_the_format_allows_is_read(tmp_path: Path) -> None:
 
 
 @given(data=st.data())
-def test_whatever_is_read_the_library_reads_alike(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_whatever_is_read_the_library_reads_alike(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     good = bytearray(encode({"a": Tensor("U8", (2,), b"ab"), "b": Tensor("I16", (1,), b"cd")}, padding=3))
     for _ in range(data.draw(st.integers(0, 3))):
         good[data.draw(st.integers(0, len(good) - 1))] = data.draw(st.sampled_from(list(range(32, 127))))

@@ -21,7 +21,9 @@ from .builders import Tensor, Tensors, llama, llama_config, words
 _NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 _SMALL = st.dictionaries(
     _NAMES,
-    st.tuples(st.sampled_from(["U8", "F4"]), st.lists(st.integers(0, 2**63 - 1), max_size=3).map(tuple), st.binary(max_size=1)),
+    st.tuples(
+        st.sampled_from(["U8", "F4"]), st.lists(st.integers(0, 2**63 - 1), max_size=3).map(tuple), st.binary(max_size=1)
+    ),
     max_size=5,
 )
 
