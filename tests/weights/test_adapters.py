@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from kvgate.rules.errors import InputError
 from kvgate.weights.adapters import AdapterFingerprint, fingerprint_adapter
 

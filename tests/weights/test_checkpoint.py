@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from kvgate.rules.errors import InputError
 from kvgate.weights.checkpoint import INDEX, open_checkpoint
 

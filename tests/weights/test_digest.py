@@ -9,6 +9,7 @@ import pytest
 from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
+
 from kvgate.weights.digest import TensorEntry, hash_tensor, root_digest
 
 VECTORS = json.loads((Path(__file__).parent / "vectors.json").read_text())

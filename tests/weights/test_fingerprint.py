@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from kvgate.rules.errors import InputError
 from kvgate.weights import hashing
 from kvgate.weights.digest import hash_tensor, root_digest

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from kvgate.weights import tables
 from kvgate.weights.digest import TensorEntry, hash_tensor
 from kvgate.weights.tail import kv_selection

@@ -11,6 +11,7 @@ import pytest
 import safetensors
 from hypothesis import given
 from hypothesis import strategies as st
+
 from kvgate.rules.errors import InputError
 from kvgate.weights.safetensors import DTYPE_BITS, MAX_HEADER, read_header
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from kvgate.weights.digest import hash_tensor
 from kvgate.weights.tail import kv_digest, kv_selection, tied_alias
 

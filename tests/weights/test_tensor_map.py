@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from kvgate.rules.errors import InputError
 from kvgate.weights.digest import TensorEntry, hash_tensor, root_digest
 from kvgate.weights.fingerprint import Fingerprint
