@@ -111,7 +111,7 @@ def _parse_yaml(text: str, source: str) -> tuple[Any, dict[tuple[str, ...], int]
         value = events.document()
     except yaml.YAMLError as error:
         marks: tuple[Any, ...] = (getattr(error, "problem_mark", None), getattr(error, "context_mark", None))
-        mark = next((found for found in marks if found is not None), None)
+        mark: Any = next((found for found in marks if found is not None), None)
         where = f"{source}:{mark.line + 1}" if mark is not None else source
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "cannot be read"
         raise InputError(f"not valid YAML: {problem}", where=where) from None

@@ -14,7 +14,7 @@ def compare_weights(dimension: Dimension, sides: Sides) -> list[Change]:
     """Compare tensor digests (kinds: ``kv-tensors``, ``tail-only``, ``layout``, ``unverified``).
 
     ``tail-only``: every difference lies in tensors that no persisted state depends on. It needs equal
-    ``kv_digest`` computed under the same list, the same engine, and speculation known to be off (a draft
+    ``kv_digest`` computed under the same list, the same engine, no quantization, and speculation known to be off (a draft
     model feeds on the last layer's output and persists KV of its own).
     """
     checkpoint, digest = "weights.checkpoint", "weights.checkpoint.digest"
@@ -59,6 +59,9 @@ def _not_tail_only(sides: Sides) -> str | None:
         return "kv_digest is only declared, so every tensor counts"
     if sides.same("engine.name") is not True:
         return "the engines are not known to be the same, so every tensor counts"
+    if not sides.both_null("model.quantization"):
+        # An engine that quantizes fused QKV with one scale lets q_proj change K.
+        return "the weights are not known to be unquantized, so every tensor counts"
     if not sides.both_null("engine.speculative"):
         return "speculative decoding is not known to be off, and a draft model depends on every layer"
     return None

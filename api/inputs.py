@@ -1,0 +1,151 @@
+"""Reading what a caller hands in: manifests and their sidecars, evidence, waivers, rule packs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from kvgate.rules.document import MAX_BYTES, parse_document
+from kvgate.rules.errors import InputError
+from kvgate.rules.evidence import Evidence
+from kvgate.rules.manifest import Manifest, manifest_from, parse_manifest
+from kvgate.rules.pack import Pack, parse_pack, shipped_pack
+from kvgate.rules.packaged import data_from, packaged_names
+from kvgate.rules.waivers import Waiver, Waivers
+
+ManifestInput = Manifest | Mapping[str, Any] | str | Path
+
+
+def read_bytes(path: Path, limit: int = MAX_BYTES) -> bytes:
+    """Read a file whole, at most ``limit`` bytes.
+
+    Raises:
+        InputError: missing, a folder, no permission, too large.
+
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(limit + 1)
+    except FileNotFoundError:
+        raise InputError("there is no such file", where=str(path)) from None
+    except IsADirectoryError:
+        raise InputError("is a folder, not a file", where=str(path), hint="name the manifest in it") from None
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", where=str(path)) from None
+    if len(data) > limit:
+        raise InputError(f"more than the {limit:,} bytes allowed", where=str(path))
+    return data
+
+
+def load_manifest(given: ManifestInput) -> Manifest:
+    """Return a manifest from a path, plain data, or as it is. A folder stands for the ``manifest.yaml`` in it.
+
+    Raises:
+        InputError: unreadable or not a manifest.
+
+    """
+    if isinstance(given, Manifest):
+        return given
+    if isinstance(given, Mapping):
+        return manifest_from(given)
+    path = Path(given)
+    if path.is_dir() and (path / "manifest.yaml").is_file():
+        path = path / "manifest.yaml"
+    return parse_manifest(read_bytes(path), str(path))
+
+
+def sidecar_path(manifest: Manifest, field: str) -> tuple[Path, str] | None:
+    """Return path and digest of a sidecar that a manifest names, once its bytes have been checked; else ``None``.
+
+    Args:
+        manifest: the manifest.
+        field: ``weights.checkpoint.map`` or ``tokenizer.snapshot``.
+
+    Raises:
+        InputError: missing, outside the manifest's folder, or with another digest: evidence that was lost or
+            exchanged is no evidence.
+
+    """
+    named = manifest.value(field)
+    if named is None:
+        return None
+    name, expected = named["file"], named["sha256"]
+    where = manifest.where(field)
+    if Path(name).is_absolute() or ".." in Path(name).parts or "\x00" in name:
+        raise InputError(f"{field}: the sidecar must lie in the manifest's folder", where=where)
+    path = Path(manifest.source).parent / name
+    hashed = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                hashed.update(block)
+    except FileNotFoundError:
+        raise InputError(
+            f"{field}: the sidecar {name} is missing",
+            where=where,
+            hint="keep it beside the manifest, or capture again",
+        ) from None
+    except OSError as error:
+        raise InputError(f"{field}: the sidecar {name} cannot be read: {error.strerror}", where=where) from None
+    if f"sha256:{hashed.hexdigest()}" != expected:
+        raise InputError(
+            f"{field}: the sidecar {name} has another digest than the manifest says",
+            where=where,
+            hint="it was exchanged or damaged; capture again",
+        )
+    return path, expected
+
+
+def load_evidence(paths: Iterable[str | Path]) -> list[tuple[Evidence, str, str]]:
+    """Read evidence files; a folder stands for every ``*.json`` in it, in name order.
+
+    Returns:
+        The evidence, its path and the digest of its bytes.
+
+    Raises:
+        InputError: unreadable, not evidence, or a folder without any.
+
+    """
+    found = []
+    for given in paths:
+        path = Path(given)
+        files = sorted(path.glob("*.json")) if path.is_dir() else [path]
+        if not files:
+            raise InputError("holds no evidence (*.json)", where=str(path))
+        for file in files:
+            data = read_bytes(file)
+            document, lines = parse_document(data, str(file))
+            evidence = data_from(document, str(file), Evidence, lines)
+            found.append((evidence, str(file), f"sha256:{hashlib.sha256(data).hexdigest()}"))
+    return found
+
+
+def load_pack(given: str | Path) -> tuple[Pack, tuple[str, str] | None]:
+    """Return a rule pack, and path and digest where it is a file and not a shipped one.
+
+    Raises:
+        UsageError: neither a shipped pack nor a file.
+        InputError: not a complete rule pack.
+
+    """
+    if str(given) in packaged_names("packs") or not Path(given).exists():
+        return shipped_pack(str(given)), None
+    data = read_bytes(Path(given))
+    return parse_pack(data, str(given)), (str(given), f"sha256:{hashlib.sha256(data).hexdigest()}")
+
+
+def load_waivers(path: str | Path | None) -> tuple[tuple[Waiver, ...], tuple[str, str] | None]:
+    """Return the waivers of a file, with its path and digest.
+
+    Raises:
+        InputError: unreadable or not a waivers file.
+
+    """
+    if path is None:
+        return (), None
+    data = read_bytes(Path(path))
+    document, lines = parse_document(data, str(path))
+    waivers = data_from(document, str(path), Waivers, lines)
+    return tuple(waivers.waivers), (str(path), f"sha256:{hashlib.sha256(data).hexdigest()}")
