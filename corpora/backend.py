@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from fnmatch import fnmatchcase as fnmatch
 from importlib import metadata
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from blake3 import blake3
+
 from kvgate.corpora.files import listing, open_regular, read_text
 from kvgate.corpora.fingerprint import fingerprint
 from kvgate.corpora.template import CONFIG
@@ -29,8 +31,7 @@ _PATTERNS = (
     "*.tiktoken",
     "tekken.json",
 )
-_MAX_VOCABULARY_FILE = 512 << 20  # the largest public one has 33 MB
-_MAX_SETTINGS_FILE = 16 << 20
+_MAX_FILE = 256 << 20  # the largest public one has 33 MB
 
 # Methods of the wrapper by which a class changes ids behind the back of its backend.
 _ENCODING = (
@@ -53,9 +54,7 @@ class Folder:
 
         """
         self.path = path
-        found = [
-            path / name for name in sorted(listing(path)) if any(fnmatch(name, one) for one in _PATTERNS)
-        ]
+        found = [path / name for name in sorted(listing(path)) if any(fnmatch(name, one) for one in _PATTERNS)]
         self.files = {file.name: _digest(file) for file in found}
         contents = {file.name: _parsed(file) for file in found if file.suffix == ".json"}
         self.config: Mapping[str, Any] = contents.get(CONFIG, {})
@@ -79,8 +78,7 @@ def build(folder: Folder) -> Any:
         return "there is no tokenizer file in the folder"
     named = folder.config.get("tokenizer_class")
     if needs_code(folder.config) and not (
-        isinstance(named, str)
-        and any(tokenizer_class_from_name(name) for name in (named, named.removesuffix("Fast")))
+        isinstance(named, str) and any(tokenizer_class_from_name(name) for name in (named, named.removesuffix("Fast")))
     ):
         raise InputError(
             "the tokenizer needs code of the model repository (auto_map), which kvgate never runs",
@@ -169,19 +167,17 @@ def _special_tokens(tokenizer: Any) -> dict[str, Any]:
 def _digest(path: Path) -> str:
     hasher = blake3()
     with open_regular(path) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        if size > _MAX_FILE:
+            raise InputError(f"{size:,} bytes are more than the {_MAX_FILE:,} that are read", where=str(path))
         while chunk := stream.read(1 << 20):
             hasher.update(chunk)
     return f"blake3:{hasher.hexdigest()}"
 
 
 def _parsed(path: Path) -> dict[str, Any]:
-    vocabulary = path.name not in (CONFIG, "special_tokens_map.json", "added_tokens.json")
     # Written by Python's json, which knows Infinity: model_max_length has been one.
-    value = parse_json(
-        read_text(path, _MAX_VOCABULARY_FILE if vocabulary else _MAX_SETTINGS_FILE),
-        str(path),
-        non_finite=True,
-    )
+    value = parse_json(read_text(path, _MAX_FILE), str(path), non_finite=True)
     if not isinstance(value, dict):
         raise InputError("not a JSON object", where=str(path))
     return value

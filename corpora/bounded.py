@@ -112,9 +112,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 class _Conversation:
     """The parent's end of the pipes: sends the request, watches the clock, sorts what comes back."""
 
-    def __init__(
-        self, process: subprocess.Popen[bytes], request: str, limits: Limits, conversations: int
-    ) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], request: str, limits: Limits, conversations: int) -> None:
         self._process = process
         self._limits = limits
         self._line_bytes = 64 * limits.text_bytes  # text, escaped, twice, and its ids
@@ -132,9 +130,7 @@ class _Conversation:
         assert process.stdin is not None  # noqa: S101 - Popen was asked for the pipe
         # A thread, because a request larger than the pipe would block while the child already answers. The
         # pipe stays open: that it closes tells the child that this process is gone.
-        threading.Thread(
-            target=_send, args=(process.stdin, request.encode("ascii") + b"\n"), daemon=True
-        ).start()
+        threading.Thread(target=_send, args=(process.stdin, request.encode("ascii") + b"\n"), daemon=True).start()
 
     def listen(self, on_item: Callable[[Any], None]) -> Any:
         """Read messages until the answer."""
@@ -209,8 +205,7 @@ class _Conversation:
             name = signal.Signals(-code).name
             # An allocation that the limit refuses aborts native code, and the kernel kills on its own limit.
             return self._refusal(
-                f"ended the child process with {name}, most likely for want of memory"
-                + (f": {words}" if words else "")
+                f"ended the child process with {name}, most likely for want of memory" + (f": {words}" if words else "")
             )
         return RuntimeError(f"the renderer's process ended with {code} and no answer: {words}")
 

@@ -97,11 +97,6 @@ class SnapshotComparison:
         """The conversations whose token ids differ."""
         return tuple(one for one in self.examined if not one.equal)
 
-    @property
-    def complete(self) -> bool:
-        """Whether every conversation of either side was examined, and there was one."""
-        return bool(self.examined) and not (self.unexamined or self.only_old or self.only_new)
-
 
 @dataclass(frozen=True)
 class SharedBlocks:

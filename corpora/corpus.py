@@ -203,7 +203,7 @@ def _conversation(line: bytes, number: int, where: str) -> Conversation:
     unknown = sorted(value.keys() - _OURS - _INPUTS - _INERT)
     if unknown:
         raise InputError(f"unknown field {unknown[0]!r}", where=where)
-    if ("messages" in value) == ("prompt" in value):
+    if (value.get("messages") is None) == (value.get("prompt") is None):
         raise InputError("needs either 'messages' or 'prompt'", where=where)
     kwargs = _typed(value, "chat_template_kwargs", dict, where) or {}
     taken = sorted(kwargs.keys() & (_RESERVED | _INPUTS))

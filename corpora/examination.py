@@ -52,9 +52,7 @@ def examine_here(
     else:
         facts["unread"].append(("effective", tokenizer))
     if (path / _PROCESSOR_TEMPLATE).exists():
-        facts["unread"].append(
-            (_PROCESSOR_TEMPLATE, "only processors of multimodal models read it; tokenizers do not")
-        )
+        facts["unread"].append((_PROCESSOR_TEMPLATE, "only processors of multimodal models read it; tokenizers do not"))
 
     allowance.shrink()
     templates = resolve_templates(path, folder.config, arguments["template"])

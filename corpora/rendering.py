@@ -86,18 +86,14 @@ class Renderer:
         direct = self._tokenizer.apply_chat_template(messages, tokenize=True, return_dict=False, **arguments)
         if list(direct) != ids:
             # Engines do one or the other, and nothing here says which.
-            raise TextAndIdsDisagreeError(
-                "encoding the rendered text gives other ids than apply_chat_template"
-            )
+            raise TextAndIdsDisagreeError("encoding the rendered text gives other ids than apply_chat_template")
         return text, ids
 
     def _failed(self, error: Exception) -> dict[str, Any]:
         words = " ".join(str(error).split())[:200]
         name = type(error).__name__
         if name == "SecurityError" and "attribute '_" in str(error):
-            raise InputError(
-                f"the chat template reaches for Python internals: {words}", where=self._where
-            ) from None
+            raise InputError(f"the chat template reaches for Python internals: {words}", where=self._where) from None
         return {"state": "render-error", "error": {"class": name, "message": words}}
 
 

@@ -16,6 +16,7 @@ from jinja2.ext import Extension
 from jinja2.meta import TrackingCodeGenerator
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+
 from kvgate.rules.errors import InputError
 
 # What the renderer's environment offers beside jinja2's own functions: not an input of the conversation.

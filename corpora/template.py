@@ -163,7 +163,5 @@ def _configured(entry: Any, where: str) -> Templates | None:
         if not isinstance(text, str):
             raise InputError(f"the chat template {name!r} is not text", where=where)
         if len(text) > _MAX_TEMPLATE:
-            raise InputError(
-                f"the chat template {name!r} has more than {_MAX_TEMPLATE:,} characters", where=where
-            )
+            raise InputError(f"the chat template {name!r} has more than {_MAX_TEMPLATE:,} characters", where=where)
     return Templates(named, CONFIG, dict.fromkeys(named, where)) if named else None

@@ -54,8 +54,6 @@ def facts_of(answer: Mapping[str, Any]) -> TokenizerFacts:
         special_tokens=answer["special_tokens"],
         renderer={name: versions[name] for name in ("transformers", "tokenizers")},
         jinja2=versions["jinja2"],
-        template=None
-        if template is None
-        else TemplateFacts(**{**template, "reads": tuple(template["reads"])}),
+        template=None if template is None else TemplateFacts(**{**template, "reads": tuple(template["reads"])}),
         unread=tuple((what, reason) for what, reason in answer["unread"]),
     )

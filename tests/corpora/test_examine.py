@@ -1,0 +1,254 @@
+"""The whole way through the child process, held against transformers called directly."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvgate.corpora.comparison import compare_snapshots
+from kvgate.corpora.corpus import Conversation, Corpus
+from kvgate.corpora.examine import describe_tokenizer, examine, take_snapshot
+from kvgate.corpora.snapshot import read_snapshot, write_snapshot
+from kvgate.rules.errors import InputError
+
+from .conftest import CHATML, MakeFolder
+
+_RICH = """\
+{%- if tools %}<|im_start|>system
+{% for tool in tools %}{{ tool | tojson }}
+{% endfor %}<|im_end|>
+{% endif %}
+{%- for document in documents or [] %}{{ document.title }}: {{ document.text }}
+{% endfor %}
+{%- for message in messages %}
+{%- if message.role == 'observer' %}{{ raise_exception('no observers') }}{% endif %}
+<|im_start|>{{ message.role }}
+{% if message.content is string %}{{ message.content | trim }}
+{%- else %}{% for part in message.content or [] %}{{ part.text or '<|image|>' }}{% endfor %}{% endif %}
+{%- for call in message.tool_calls or [] %}
+{{ call.function.name }}({% for key, value in call.function.arguments.items() -%}
+{{ key }}={{ value | tojson }};{% endfor %})
+{%- endfor %}
+{%- if message.reasoning_content and not loop.last %}<think>{{ message.reasoning_content }}{% endif %}<|im_end|>
+{%- endfor %}
+{%- if add_generation_prompt %}
+<|im_start|>assistant
+{% if enable_thinking is defined and not enable_thinking %}<think>{% endif %}{% endif %}"""
+_CLOCK = "Today: {{ strftime_now('%d %B %Y, %A') }}\n" + CHATML
+
+
+@pytest.mark.parametrize("template", [CHATML, _RICH], ids=["chatml", "rich"])
+def test_ids_are_those_of_apply_chat_template(make_folder: MakeFolder, diagnostic: Corpus, template: str) -> None:
+    from transformers import AutoTokenizer
+
+    folder = make_folder(template=template)
+    snapshot = take_snapshot(folder, diagnostic, options={"parse_tool_arguments": False})
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert [entry.id for entry in snapshot.entries] == [one.id for one in diagnostic.conversations]
+    succeeded = 0
+    for entry, one in zip(snapshot.entries, diagnostic.conversations, strict=True):
+        (render,) = entry.renders
+        if render.error is not None:
+            with pytest.raises(Exception) as caught:  # noqa: PT011 - which one is the question
+                _directly(tokenizer, one)
+            assert type(caught.value).__name__ == render.error[0], one.id
+        else:
+            assert render.ids.tolist() == _directly(tokenizer, one), one.id
+            succeeded += 1
+    assert succeeded > 0.85 * len(snapshot.entries)
+
+
+def _directly(tokenizer: Any, one: Conversation) -> list[int]:
+    if one.prompt is not None:
+        return list(tokenizer(one.prompt)["input_ids"])
+    generate = not one.continue_final_message if one.add_generation_prompt is None else one.add_generation_prompt
+    return list(
+        tokenizer.apply_chat_template(
+            list(one.messages or ()),
+            tools=None if one.tools is None else list(one.tools),
+            documents=None if one.documents is None else list(one.documents),
+            add_generation_prompt=generate,
+            continue_final_message=one.continue_final_message,
+            return_dict=False,
+            **one.template_kwargs,
+        )
+    )
+
+
+def test_the_same_folder_twice_gives_the_same_bytes(
+    make_folder: MakeFolder, diagnostic: Corpus, tmp_path: Path
+) -> None:
+    folder = make_folder(template=_CLOCK)
+    digests = [write_snapshot(take_snapshot(folder, diagnostic), tmp_path / name) for name in ("a", "b")]
+    assert digests[0] == digests[1]
+    read = read_snapshot(tmp_path / "a", digests[0])
+    comparison = compare_snapshots(read, read)
+    assert not comparison.divergent
+    assert {one.id for one in comparison.unexamined} >= {"no-messages", "parts-texts"}
+    assert all(one.same_error for one in comparison.unexamined)
+    assert len(comparison.examined) + len(comparison.unexamined) == 2 * len(diagnostic.conversations)
+
+
+def test_a_clock_is_stopped_at_two_dates(make_folder: MakeFolder) -> None:
+    facts, snapshot = examine(make_folder(template=_CLOCK), corpus=_corpus("hi"))
+    assert snapshot is not None
+    assert facts.template is not None
+    assert facts.template.reads_clock
+    texts = [render.text for render in snapshot.entries[0].renders]
+    assert [str(text).partition("<")[0] for text in texts] == [
+        "Today: 03 February 2026, Tuesday",
+        "Today: 19 November 2027, Friday",
+    ]
+
+
+def test_facts(make_folder: MakeFolder) -> None:
+    from importlib.metadata import version
+
+    folder = make_folder()
+    (folder / "chat_template.json").write_text("{}")
+    facts = describe_tokenizer(folder)
+    assert facts.renderer == {name: version(name) for name in ("transformers", "tokenizers")}
+    assert facts.jinja2 == version("jinja2")
+    assert facts.template is not None
+    assert facts.template.source == "tokenizer_config.json"
+    assert facts.template.reads == ("add_generation_prompt", "messages")
+    assert set(facts.files) == {"tokenizer.json", "tokenizer_config.json"}
+    assert facts.vocabulary is not None
+    assert facts.vocabulary.size == 901
+    assert [what for what, _ in facts.unread] == ["chat_template.json"]
+
+
+def test_the_moved_bos_rule_shows_in_raw_completions_only(make_folder: MakeFolder, diagnostic: Corpus) -> None:
+    def with_bos(backend: dict[str, Any]) -> None:
+        backend["post_processor"] = {
+            "type": "TemplateProcessing",
+            "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+            "special_tokens": {"<s>": {"id": "<s>", "ids": [0], "tokens": ["<s>"]}},
+        }
+
+    old = take_snapshot(make_folder(), diagnostic)
+    new = take_snapshot(make_folder(with_bos), diagnostic)
+    comparison = compare_snapshots(old, new)
+    raw = {one.id for one in diagnostic.conversations if one.prompt is not None}
+    assert {one.id for one in comparison.divergent} == raw
+    shared = {one.id: one.shared for one in comparison.divergent}
+    assert shared.pop("raw-begins-special") == 1  # it says "<s>" itself: one of two is shared
+    assert set(shared.values()) == {0}
+    assert all(one.same_text for one in comparison.divergent)
+
+
+def test_tools_choose_the_template(make_folder: MakeFolder) -> None:
+    folder = make_folder(template=[{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}])
+    corpus = _of(
+        Conversation("none", messages=_HI), Conversation("empty", messages=_HI, tools=()),
+    )  # fmt: skip
+    snapshot = take_snapshot(folder, corpus)
+    assert [entry.renders[0].text for entry in snapshot.entries] == ["plain", "tools"]
+    override = take_snapshot(folder, corpus, template="{{ 'mine' }}")
+    assert [entry.renders[0].text for entry in override.entries] == ["mine", "mine"]
+
+
+def test_tool_arguments_are_parsed_as_engines_do(make_folder: MakeFolder) -> None:
+    def chat(arguments: Any) -> tuple[dict[str, Any], ...]:
+        return ({"role": "assistant", "tool_calls": [{"function": {"name": "f", **arguments}}]},)
+
+    corpus = _of(
+        Conversation("text", messages=chat({"arguments": '{"b": 1, "a": null}'})),
+        Conversation("object", messages=chat({"arguments": {"b": 1, "a": None}})),
+        Conversation("broken", messages=chat({"arguments": "{"})),
+        Conversation("missing", messages=chat({})),
+        Conversation("no calls", messages=({"role": "assistant", "tool_calls": []},)),
+    )
+    template = (
+        "{{ messages[0].tool_calls[0].function.arguments | tojson if messages[0].tool_calls is defined else 'none' }}"
+    )
+    snapshot = take_snapshot(make_folder(template=template), corpus)
+    assert [entry.renders[0].text for entry in snapshot.entries] == [
+        '{"b": 1, "a": null}', '{"b": 1, "a": null}', "{}", "{}", "none",
+    ]  # fmt: skip
+
+
+def test_options_reach_the_template(make_folder: MakeFolder) -> None:
+    folder = make_folder(template="{{ add_generation_prompt }}{{ mode }}")
+    corpus = _of(
+        Conversation("a", messages=_HI),
+        Conversation("b", messages=_HI, add_generation_prompt=True, template_kwargs={"mode": "own"}),
+    )
+    options = {"add_generation_prompt": False, "template_kwargs": {"mode": "all"}, "content_format": "auto"}
+    snapshot = take_snapshot(folder, corpus, options=options)
+    assert [entry.renders[0].text for entry in snapshot.entries] == ["Falseall", "Trueown"]
+    assert snapshot.unapplied == ("content_format",)
+
+
+def test_no_template_is_known_and_only_completions_are_examined(make_folder: MakeFolder) -> None:
+    corpus = _of(Conversation("chat", messages=_HI), Conversation("raw", prompt="hi"))
+    facts, snapshot = examine(make_folder(template=None), corpus=corpus)
+    assert facts.template is None
+    assert snapshot is not None
+    chat, raw = (entry.renders[0] for entry in snapshot.entries)
+    assert chat.error is not None
+    assert chat.error[0] == "ValueError"
+    assert raw.ok
+
+
+def test_a_folder_without_a_tokenizer_says_so(tmp_path: Path) -> None:
+    (tmp_path / "chat_template.jinja").write_text(CHATML)
+    facts, snapshot = examine(tmp_path, corpus=_corpus("hi"))
+    assert snapshot is None
+    assert facts.effective is None
+    assert facts.files == {}
+    assert facts.unread == (("effective", "there is no tokenizer file in the folder"),)
+    assert facts.template is not None
+    with pytest.raises(InputError, match="no tokenizer file in the folder"):
+        take_snapshot(tmp_path, _corpus("hi"))
+
+
+def test_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not a folder"):
+        describe_tokenizer(tmp_path / "missing")
+
+
+def test_a_relative_template_and_folder(make_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_folder()
+    (folder.parent / "mine.jinja").write_text("mine")
+    monkeypatch.chdir(folder.parent)
+    snapshot = take_snapshot(Path(folder.name), _corpus("hi"), template="mine.jinja")
+    assert snapshot.entries[0].renders[0].text == "mine"
+
+
+def test_progress_counts_conversations(make_folder: MakeFolder) -> None:
+    seen: list[tuple[int, int | None, str]] = []
+    take_snapshot(
+        make_folder(),
+        _corpus("a", "b", "c"),
+        progress=lambda stage, done, total, unit: seen.append((done, total, unit)),  # noqa: ARG005
+    )
+    assert seen == [(1, 3, "conversations"), (2, 3, "conversations"), (3, 3, "conversations")]
+
+
+def test_a_lone_surrogate_is_an_error_of_that_conversation(make_folder: MakeFolder) -> None:
+    snapshot = take_snapshot(make_folder(), _corpus("a\ud800b", "fine"))
+    broken, fine = (entry.renders[0] for entry in snapshot.entries)
+    assert broken.error is not None
+    assert fine.ok
+
+
+_HI = ({"role": "user", "content": "hi"},)
+
+
+def _of(*conversations: Conversation) -> Corpus:
+    return Corpus("test", "sha256:" + "0" * 64, conversations)
+
+
+def _corpus(*contents: str) -> Corpus:
+    one = Conversation("", messages=_HI)
+    return _of(
+        *(
+            dataclasses.replace(one, id=str(n), messages=({"role": "user", "content": content},))
+            for n, content in enumerate(contents)
+        )
+    )
