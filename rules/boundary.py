@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from kvgate.rules.catalogue import dimensions
-from kvgate.rules.change import Change, same
+from kvgate.rules.catalogue import dimension, dimensions
+from kvgate.rules.change import UNCLASSIFIED, Change, same
 from kvgate.rules.compare.sides import Sides
 from kvgate.rules.evidence import Evidence
 from kvgate.rules.namespace import derive
@@ -84,7 +84,7 @@ def met(change: Change, boundary: Boundary, sides: Sides) -> str | None:
     """
     if boundary.knob is not None:
         return f"{boundary.knob.path} differs, and {boundary.why_knob}"
-    if _about_the_target(change):
+    if about_the_target(change):
         return None
     if boundary.separators:
         return f"{', '.join(boundary.separators)}: part of every key, and not the same on both sides"
@@ -108,8 +108,12 @@ def keys_answer(change: Change, boundary: Boundary, sides: Sides) -> KeysAnswer:
     return "unknown" if "unknown" in keys else "no"
 
 
-def _about_the_target(change: Change) -> bool:
-    return change.kind in ("moved", "first") and change.dimension != "adapters"
+def about_the_target(change: Change) -> bool:
+    """Whether a change is about what lies where the new deployment will look, not about what the old one left."""
+    address = (
+        dimension(change.dimension).compare in ("address", "connector") if change.dimension != UNCLASSIFIED else False
+    )
+    return address and change.kind in ("moved", "first", "adverse")
 
 
 def _same_store(sides: Sides) -> bool:
@@ -122,13 +126,13 @@ def _separators(sides: Sides) -> list[str]:
     if old.profile is None or new.profile is None or old.profile.id != new.profile.id:
         return []
     found = []
-    for dimension in dimensions():
-        cells = [cover.cell(dimension.id) for cover in (old, new)]
+    for one in dimensions():
+        cells = [cover.cell(one.id) for cover in (old, new)]
         if any(cell.key != "separates" or cell.scope != "all" for cell in cells):
             continue
-        paths = sorted({*old.key_paths(dimension.id), *new.key_paths(dimension.id)})
-        if any(_part_differs(sides, dimension.id, path) for path in paths):
-            found.append(dimension.id)
+        paths = sorted({*old.key_paths(one.id), *new.key_paths(one.id)})
+        if any(_part_differs(sides, one.id, path) for path in paths):
+            found.append(one.id)
     return found
 
 

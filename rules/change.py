@@ -10,6 +10,10 @@ UNVERIFIED = "unverified"
 """The kind of every change that is one only because something is not known."""
 
 
+UNCLASSIFIED = "unclassified"
+"""Dimension and kind of a change that no comparison claimed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """One difference, or one thing that could not be compared.

@@ -8,16 +8,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from kvgate.rules.alone import judge_alone
-from kvgate.rules.boundary import Boundary, find_boundary, inventory_shows, keys_answer, met
+from kvgate.rules.boundary import Boundary, about_the_target, find_boundary, inventory_shows, keys_answer, met
 from kvgate.rules.catalogue import dimension
-from kvgate.rules.change import UNVERIFIED, Change
+from kvgate.rules.change import UNCLASSIFIED, UNVERIFIED, Change
 from kvgate.rules.compare.sides import Sides
 from kvgate.rules.diff import compare
 from kvgate.rules.evidence import Evidence, superseded
 from kvgate.rules.finding import Finding
 from kvgate.rules.manifest import Manifest, manifest_from
 from kvgate.rules.namespace import Derived, derive
-from kvgate.rules.pack import UNCLASSIFIED, Discharge, Obligation, Pack, Rule
+from kvgate.rules.pack import Discharge, Obligation, Pack, Rule
 from kvgate.rules.profile import Coverer, Profile, cover, uses_mla, version_in
 from kvgate.rules.values import UNKNOWN, Known
 from kvgate.rules.waivers import Waiver
@@ -225,9 +225,34 @@ def _pair(case: Case, sides: Sides, index: int | None) -> tuple[list[Finding], B
     for change in changes:
         rule = case.pack.rule_for(change.dimension, change.kind)
         finding = replace(_finding(rule, change, index), keys_separate=keys_answer(change, boundary, sides))
-        findings.append(_settled(finding, rule, sides, boundary, proved, tokens_proved, against))
-    findings += [_met_by(finding, boundary, sides) for finding in _adverse(case, sides, index)]
+        findings.append(_settled(finding, rule.discharged_by, sides, boundary, proved, tokens_proved, against))
+    for finding in _adverse(case, sides, index):
+        ways = case.pack.adverse_rule_by_id(finding.rule).discharged_by
+        settled = _settled(finding, ways, sides, boundary, proved, tokens_proved, against)
+        _merge(findings, replace(settled, keys_separate=keys_answer(finding.change, boundary, sides)))
     return findings, boundary
+
+
+def _merge(findings: list[Finding], adverse: Finding) -> None:
+    """Add a refutation to the finding that it explains, or as one of its own.
+
+    It only ever adds: the finding keeps its obligations, and gains the answers and the evidence.
+    """
+    group = _TOKEN_DIMENSIONS if adverse.change.dimension in _TOKEN_DIMENSIONS else (adverse.change.dimension,)
+    for number, finding in enumerate(findings):
+        explains = finding.change.dimension in group and not finding.unverified
+        if explains and set(adverse.obligations) <= set(finding.obligations):
+            detail = "; ".join(part for part in (finding.change.detail, adverse.change.detail) if part)
+            findings[number] = replace(
+                finding,
+                change=replace(finding.change, detail=detail),
+                evidence=(*finding.evidence, *adverse.evidence),
+                kv_valid=adverse.kv_valid,
+                tokens_equal=adverse.tokens_equal,
+                adverse=True,
+            )
+            return
+    findings.append(adverse)
 
 
 def _finding(rule: Rule, change: Change, index: int | None) -> Finding:
@@ -254,14 +279,14 @@ def _finding(rule: Rule, change: Change, index: int | None) -> Finding:
 
 def _settled(
     finding: Finding,
-    rule: Rule,
+    ways: Sequence[Discharge],
     sides: Sides,
     boundary: Boundary,
     proved: Sequence[Evidence],
     tokens_proved: bool,
     against: set[Any],
 ) -> Finding:
-    for condition in rule.discharged_by:
+    for condition in ways:
         reason = _discharge(condition, finding.change, sides, proved, tokens_proved, against)
         if reason is not None:
             used = tuple(item.digest for item in proved if item.kind == condition.evidence)
@@ -437,15 +462,11 @@ def _declared(finding: Finding, options: Options) -> Finding:
     meets = dict(finding.met)
     if "delete" in finding.obligations:
         meets.setdefault("delete", "declared: the old entries are deleted")
-    if "separate" in finding.obligations and options.strategy == "recreate" and not _about_target(finding):
+    if "separate" in finding.obligations and options.strategy == "recreate" and not about_the_target(finding.change):
         meets.setdefault(
             "separate", "declared: old workers are drained and their entries deleted before new ones start"
         )
     return replace(finding, met=meets)
-
-
-def _about_target(finding: Finding) -> bool:
-    return finding.change.kind == "moved" and finding.change.dimension != "adapters"
 
 
 def _verdict(findings: Sequence[Finding]) -> Verdict:

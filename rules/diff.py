@@ -7,7 +7,7 @@ from typing import Any
 
 from kvgate.rules.advisories import producer_changes
 from kvgate.rules.catalogue import Comparison, Dimension, dimensions
-from kvgate.rules.change import Change
+from kvgate.rules.change import UNCLASSIFIED, Change
 from kvgate.rules.compare.adapters import compare_adapters
 from kvgate.rules.compare.address import compare_address, compare_connector
 from kvgate.rules.compare.maps import compare_args, compare_config
@@ -26,7 +26,6 @@ from kvgate.rules.compare.sides import Sides
 from kvgate.rules.compare.tokens import compare_renderer, compare_template, compare_tokenizer
 from kvgate.rules.compare.weights import compare_weights
 from kvgate.rules.errors import InputError
-from kvgate.rules.pack import UNCLASSIFIED
 
 _COMPARISONS: Mapping[Comparison, Callable[[Dimension, Sides], list[Change]]] = {
     "weights": compare_weights,

@@ -110,14 +110,20 @@ def _parse_yaml(text: str, source: str) -> tuple[Any, dict[tuple[str, ...], int]
         events = _Events(loader, source)
         value = events.document()
     except yaml.YAMLError as error:
-        marks: tuple[Any, ...] = (getattr(error, "problem_mark", None), getattr(error, "context_mark", None))
-        mark: Any = next((found for found in marks if found is not None), None)
-        where = f"{source}:{mark.line + 1}" if mark is not None else source
+        line = _line(error)
+        where = source if line is None else f"{source}:{line}"
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "cannot be read"
         raise InputError(f"not valid YAML: {problem}", where=where) from None
     finally:
         loader.dispose()
     return value, events.lines
+
+
+def _line(error: Any) -> int | None:
+    for name in ("problem_mark", "context_mark"):
+        if (mark := getattr(error, name, None)) is not None:
+            return int(mark.line) + 1
+    return None
 
 
 class _Events:

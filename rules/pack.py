@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Literal
+from typing import Literal, TypeVar
 
 from pydantic import Field, model_validator
 
 from kvgate.rules.canonical import digest
 from kvgate.rules.catalogue import Comparison, dimensions
+from kvgate.rules.change import UNCLASSIFIED
 from kvgate.rules.errors import InputError, UsageError
 from kvgate.rules.evidence import Kind
 from kvgate.rules.packaged import DataModel, packaged_bytes, packaged_names, parse_data
@@ -39,9 +40,6 @@ KINDS: Mapping[Comparison, tuple[str, ...]] = {
     "label": (),
 }
 """The kinds of change that each comparison can make; a pack must answer every one of them."""
-
-UNCLASSIFIED = "unclassified"
-"""The rule that answers whatever no comparison claimed: it cannot be left out of a pack."""
 
 
 class Discharge(DataModel):
@@ -90,11 +88,16 @@ class AdverseRule(DataModel):
     id: str = Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")
     title: str
     evidence: Kind
+    about: str = Field(description="the dimension whose cell says whether keys separate what was found")
     obligations: list[Obligation] = Field(min_length=1)
     kv_valid: Answer
     tokens_equal: Answer
+    discharged_by: list[Discharge] = Field(default_factory=list)
     why: str
     links: list[str] = Field(default_factory=list)
+
+
+_AnyRule = TypeVar("_AnyRule", Rule, AdverseRule)
 
 
 class Override(DataModel):
@@ -128,20 +131,13 @@ class Pack:
     def __init__(self, file: _PackFile, base: Pack | None) -> None:
         self.id = file.id
         self.title = file.title
-        rules: list[Rule] = [*(base.rules if base else ()), *file.rules]
+        rules = [*(base.rules if base else ()), *file.rules]
+        adverse = [*(base.adverse if base else ()), *file.adverse]
         for override in file.overrides:
-            index = next((i for i, rule in enumerate(rules) if rule.id == override.rule), None)
-            if index is None:
+            if not _override(rules, override) and not _override(adverse, override):
                 raise InputError(f"overrides: there is no rule {override.rule!r}", where=file.id)
-            rule = rules[index]
-            rules[index] = rule.model_copy(
-                update={
-                    "discharged_by": [*rule.discharged_by, *override.discharged_by],
-                    "why": f"{rule.why} {override.why}",
-                }
-            )
         self.rules: tuple[Rule, ...] = tuple(rules)
-        self.adverse: tuple[AdverseRule, ...] = (*(base.adverse if base else ()), *file.adverse)
+        self.adverse: tuple[AdverseRule, ...] = tuple(adverse)
         self._by_kind = self._index()
         self._check_ids()
 
@@ -166,9 +162,12 @@ class Pack:
         return index
 
     def _check_ids(self) -> None:
-        ids = [rule.id for rule in self.rules] + [rule.id for rule in self.adverse]
+        ids = [one.id for one in self.rules] + [one.id for one in self.adverse]
         if twice := sorted({name for name in ids if ids.count(name) > 1}):
             raise InputError(f"the rule id {twice[0]!r} stands twice", where=self.id)
+        known = {dimension.id for dimension in dimensions()}
+        if unknown := sorted(one.about for one in self.adverse if one.about not in known):
+            raise InputError(f"{unknown[0]!r} is not a dimension", where=self.id)
 
     def rule_for(self, dimension: str, kind: str) -> Rule:
         """Return the rule that answers one kind of change of one dimension."""
@@ -178,10 +177,24 @@ class Pack:
         """Return the rule that answers a refutation, ``None`` where the kind only ever supports."""
         return next((rule for rule in self.adverse if rule.evidence == kind), None)
 
+    def adverse_rule_by_id(self, identifier: str) -> AdverseRule:
+        """Return the rule for refutations with this id."""
+        return next(rule for rule in self.adverse if rule.id == identifier)
+
     @property
     def digest(self) -> str:
         """The digest of everything that the pack decides by."""
         return digest([rule.model_dump(mode="json") for rule in (*self.rules, *self.adverse)])
+
+
+def _override(rules: list[_AnyRule], override: Override) -> bool:
+    """Extend the rule that an override names, in place; ``False`` where it is not among these."""
+    for index, rule in enumerate(rules):
+        if rule.id == override.rule:
+            ways = [*rule.discharged_by, *override.discharged_by]
+            rules[index] = rule.model_copy(update={"discharged_by": ways, "why": f"{rule.why} {override.why}"})
+            return True
+    return False
 
 
 @cache

@@ -14,8 +14,8 @@ def compare_weights(dimension: Dimension, sides: Sides) -> list[Change]:
     """Compare tensor digests (kinds: ``kv-tensors``, ``tail-only``, ``layout``, ``unverified``).
 
     ``tail-only``: every difference lies in tensors that no persisted state depends on. It needs equal
-    ``kv_digest`` computed under the same list, the same engine, no quantization, and speculation known to be off (a draft
-    model feeds on the last layer's output and persists KV of its own).
+    ``kv_digest`` computed under the same list, the same engine, no quantization, and speculation known to
+    be off (a draft model feeds on the last layer's output and persists KV of its own).
     """
     checkpoint, digest = "weights.checkpoint", "weights.checkpoint.digest"
     if sides.both_null(checkpoint):
