@@ -146,8 +146,12 @@ class _Events:
             raise self._refuse(event, f"the tag {event.tag!r} is not allowed")
         return event
 
+    @staticmethod
+    def _line_of(event: Any) -> int:
+        return int(event.start_mark.line) + 1
+
     def _refuse(self, event: Any, message: str, hint: str | None = None) -> InputError:
-        return InputError(message, where=f"{self._source}:{event.start_mark.line + 1}", hint=hint)
+        return InputError(message, where=f"{self._source}:{self._line_of(event)}", hint=hint)
 
     def document(self) -> Any:
         self._next()  # stream start
@@ -175,11 +179,11 @@ class _Events:
         while not isinstance(event := self._next(), yaml.MappingEndEvent):
             if not isinstance(event, yaml.ScalarEvent):
                 raise self._refuse(event, "a mapping key must be a plain string")
-            key = event.value
+            key, line = event.value, self._line_of(event)
             if key in mapping:
                 first = self.lines.get((*path, key))
                 raise self._refuse(event, f"the key {_dotted((*path, key))} stands twice (first in line {first})")
-            self.lines[(*path, key)] = event.start_mark.line + 1
+            self.lines[(*path, key)] = line
             mapping[key] = self._value(self._next(), (*path, key))
         return mapping
 

@@ -131,13 +131,13 @@ class Pack:
     def __init__(self, file: _PackFile, base: Pack | None) -> None:
         self.id = file.id
         self.title = file.title
-        rules = [*(base.rules if base else ()), *file.rules]
-        adverse = [*(base.adverse if base else ()), *file.adverse]
-        for override in file.overrides:
-            if not _override(rules, override) and not _override(adverse, override):
-                raise InputError(f"overrides: there is no rule {override.rule!r}", where=file.id)
-        self.rules: tuple[Rule, ...] = tuple(rules)
-        self.adverse: tuple[AdverseRule, ...] = tuple(adverse)
+        rules: list[Rule] = [*(base.rules if base else ()), *file.rules]
+        adverse: list[AdverseRule] = [*(base.adverse if base else ()), *file.adverse]
+        named = {override.rule for override in file.overrides}
+        if unknown := sorted(named - {one.id for one in rules} - {one.id for one in adverse}):
+            raise InputError(f"overrides: there is no rule {unknown[0]!r}", where=file.id)
+        self.rules: tuple[Rule, ...] = tuple(_overridden(one, file.overrides) for one in rules)
+        self.adverse: tuple[AdverseRule, ...] = tuple(_overridden(one, file.overrides) for one in adverse)
         self._by_kind = self._index()
         self._check_ids()
 
@@ -187,14 +187,12 @@ class Pack:
         return digest([rule.model_dump(mode="json") for rule in (*self.rules, *self.adverse)])
 
 
-def _override(rules: list[_AnyRule], override: Override) -> bool:
-    """Extend the rule that an override names, in place; ``False`` where it is not among these."""
-    for index, rule in enumerate(rules):
-        if rule.id == override.rule:
+def _overridden(rule: _AnyRule, overrides: list[Override]) -> _AnyRule:
+    for override in overrides:
+        if override.rule == rule.id:
             ways = [*rule.discharged_by, *override.discharged_by]
-            rules[index] = rule.model_copy(update={"discharged_by": ways, "why": f"{rule.why} {override.why}"})
-            return True
-    return False
+            rule = rule.model_copy(update={"discharged_by": ways, "why": f"{rule.why} {override.why}"})
+    return rule
 
 
 @cache
