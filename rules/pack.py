@@ -64,40 +64,38 @@ class Discharge(DataModel):
         return self
 
 
-class Rule(DataModel):
-    """What one sort of change obliges to."""
+class Ruling(DataModel):
+    """What every rule says: what its subject obliges to, and why."""
 
     id: str = Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")
     title: str
-    watches: dict[str, list[str]] = Field(description="dimension to kinds of change")
     obligations: list[Obligation]
     kv_valid: Answer
     tokens_equal: Answer
-    self_fault: bool = False
-    may_be: Literal["clear", "self-fault"] | None = None
     discharged_by: list[Discharge] = Field(default_factory=list)
     why: str
-    fix: str | None = None
-    asymmetric: str | None = Field(default=None, description="why the answer may differ with old and new swapped")
     links: list[str] = Field(default_factory=list)
 
 
-class AdverseRule(DataModel):
+class Rule(Ruling):
+    """What one sort of change obliges to."""
+
+    watches: dict[str, list[str]] = Field(description="dimension to kinds of change")
+    self_fault: bool = False
+    may_be: Literal["clear", "self-fault"] | None = None
+    fix: str | None = None
+    asymmetric: str | None = Field(default=None, description="why the answer may differ with old and new swapped")
+
+
+class AdverseRule(Ruling):
     """What a refutation of one kind obliges to."""
 
-    id: str = Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")
-    title: str
     evidence: Kind
     about: str = Field(description="the dimension whose cell says whether keys separate what was found")
     obligations: list[Obligation] = Field(min_length=1)
-    kv_valid: Answer
-    tokens_equal: Answer
-    discharged_by: list[Discharge] = Field(default_factory=list)
-    why: str
-    links: list[str] = Field(default_factory=list)
 
 
-_AnyRule = TypeVar("_AnyRule", Rule, AdverseRule)
+_AnyRule = TypeVar("_AnyRule", bound=Ruling)
 
 
 class Override(DataModel):
