@@ -274,7 +274,7 @@ class _Reading:
     def _image(self) -> None:
         word = self._run.image
         if word is None:
-            self._doubt("engine.image", "no container image in the launch line")
+            self._values["engine.image"] = None  # the line starts no container
             self._doubt("engine.version", "the launch line does not say it")
             return
         image = read_image(word.text)

@@ -1,0 +1,430 @@
+"""One deployment becomes a manifest: what its files are, what its launch line says, what the operator declares."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from kvgate.corpora.corpus import load_corpus
+from kvgate.corpora.examine import examine
+from kvgate.deployments.assembly import Assembly
+from kvgate.deployments.config import (
+    EffectiveConfig,
+    code_digest,
+    effective_config,
+    is_multimodal,
+    processor_digest,
+    read_config,
+)
+from kvgate.deployments.hub import HubCheckpoint, obtain, split_repository
+from kvgate.deployments.launch import LaunchFacts, parse_vllm, resolve
+from kvgate.rules.errors import InputError, UsageError
+from kvgate.rules.manifest import manifest_from, schema_leaves
+from kvgate.rules.progress import Progress, silent
+from kvgate.weights.adapters import fingerprint_adapter
+from kvgate.weights.digest import root_digest
+from kvgate.weights.fingerprint import fingerprint_checkpoint
+
+if TYPE_CHECKING:
+    from kvgate.corpora.snapshot import Snapshot
+    from kvgate.corpora.tokenizer import TokenizerFacts
+    from kvgate.weights.fingerprint import Fingerprint
+
+CORPUS = "diagnostic"
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+# Tensors that scale the KV cache (vllm/model_executor/model_loader/weight_utils.py maybe_remap_kv_scale_name, 0.33.0).
+_KV_SCALE = re.compile(r"(?:^|[._])(?:k|v|kv|q|prob)_(?:scale|zero_point)$|[._](?:k|v|qkv)_proj\.output_scale$")
+_NO_LAUNCH = "no launch line was given (--from)"
+# What a launch line would have told, and what without one can only be declared.
+_FROM_LAUNCH = (
+    "model.served_name",
+    "model.quantization",
+    "tokenizer.renderer",
+    "tokenizer.options",
+    "precision.compute",
+    "precision.kv_cache",
+    "precision.kv_scales",
+    "adapters",
+    "parallelism",
+    "engine",
+    "request_features",
+    "roles",
+    "cache",
+    "weights.mutable",
+)
+_FROM_OPERATOR = {
+    "engine.accelerator": "a launch line does not name the device",
+    "cache.version": "a launch line does not name the connector's version",
+    "cache.tenancy": "only the operator knows who may share cached state",
+    "cache.ttl": "only the operator knows",
+    "cache.cleanup_owner": "only the operator knows",
+    "inputs": "only the operator knows what is put in front of every request",
+}
+
+
+@dataclass(frozen=True)
+class Captured:
+    """What was found out about a deployment.
+
+    Attributes:
+        manifest: the manifest's data, in schema order; :func:`kvgate.deployments.write.write` adds the sidecars.
+        weights: the fingerprint that the tensor map is made of.
+        tokens: the snapshot of the corpus; ``None`` where nothing could be rendered.
+        unknown: manifest paths that stay unknown, each with the reason.
+        notes: what else a reader should know, one sentence each.
+    """
+
+    manifest: Mapping[str, Any]
+    weights: Fingerprint
+    tokens: Snapshot | None
+    unknown: tuple[tuple[str, str], ...]
+    notes: tuple[str, ...] = field(default=())
+
+
+def capture(
+    model: str,
+    *,
+    revision: str | None = None,
+    launch: Sequence[LaunchFacts] = (),
+    adapters: Mapping[str, Path] | None = None,
+    chat_template: str | None = None,
+    renderer: Literal["here"] | None = None,
+    sets: Mapping[str, Any] | None = None,
+    unsets: Iterable[str] = (),
+    progress: Progress = silent,
+) -> Captured:
+    """Find out what a deployment is.
+
+    Args:
+        model: a checkpoint folder, or ``org/name[@revision]`` on a hub: where the files are. What the engine
+            is started with is the launch line's model, where there is one.
+        revision: the hub revision; the launch line's counts where neither says one.
+        launch: what the launch files say.
+        adapters: folders by adapter name: of adapters that no launch line names, or where their files are here.
+        chat_template: a template file or text that overrides the checkpoint's and the launch line's.
+        renderer: ``"here"``: this environment is the one that serves.
+        sets: manifest values that only the operator knows, by path; they override what was found.
+        unsets: manifest paths and sections that the operator declares to be at the engine's defaults.
+        progress: told of downloads, hashing and rendering.
+
+    Raises:
+        InputError: the checkpoint, an adapter or the template is missing, unreadable or hostile; the launch
+            lines contradict each other or the checkpoint.
+        UsageError: ``sets`` or ``unsets`` name no manifest path.
+    """
+    return _Capture(
+        model, revision, launch, adapters or {}, chat_template, renderer, sets or {}, unsets, progress
+    ).run()
+
+
+class _Capture:
+    def __init__(
+        self,
+        model: str,
+        revision: str | None,
+        launch: Sequence[LaunchFacts],
+        adapters: Mapping[str, Path],
+        chat_template: str | None,
+        renderer: Literal["here"] | None,
+        sets: Mapping[str, Any],
+        unsets: Iterable[str],
+        progress: Progress,
+    ) -> None:
+        self._model = model
+        self._revision = revision
+        self._facts = _only(launch)
+        self._adapters = adapters
+        self._template = chat_template
+        self._renderer = renderer
+        self._progress = progress
+        self._assembly = Assembly()
+        self._unsets = tuple(unsets)
+        self._sets = sets
+        self._notes: list[str] = list(self._facts.notes) if self._facts is not None else []
+        for path in (*self._sets, *self._unsets):
+            self._assembly.check_path(path)
+
+    def run(self) -> Captured:
+        assembly = self._assembly
+        folder, hub = self._locate()
+        raw = read_config(folder)
+        doubted = self._facts is not None and any(path == "model.config" for path, _ in self._facts.unknown)
+        config = effective_config(raw, self._facts.overrides if self._facts is not None else {})
+        weights = fingerprint_checkpoint(folder, None if doubted else config.config, self._progress)
+        dtypes = {entry.dtype for entry in weights.entries}
+        accelerator = self._sets.get("engine.accelerator")
+        defaults = self._defaults(config, dtypes, accelerator, weights)
+        if self._facts is not None:
+            self._facts = resolve(self._facts, config.config, tensor_dtypes=dtypes, accelerator=accelerator)
+            self._notes = list(self._facts.notes)
+        self._identity(folder, hub, config)
+        self._weights(weights, hub)
+        self._launched(weights)
+        self._adapters_section()
+        tokens = self._tokens(folder, hub)
+        for path in self._unsets:
+            assembly.fill(path, defaults)
+        for path, value in self._sets.items():
+            assembly.declare(path, value)
+        self._unknown()
+        manifest = assembly.manifest()
+        manifest_from(manifest, "the captured manifest")  # refuses what a set value made of it
+        return Captured(manifest, weights, tokens, assembly.unknown(), tuple(dict.fromkeys(self._notes)))
+
+    # -- where the files are ---------------------------------------------------------------------------
+
+    def _locate(self) -> tuple[Path, HubCheckpoint | None]:
+        path = Path(self._model).expanduser()
+        if _exists(path):
+            if self._revision is not None:
+                raise UsageError("a revision was given, but the model is a folder", where=self._model)
+            return path, None
+        split = split_repository(self._model)
+        if split is None:
+            raise InputError(
+                "there is no such folder, and it cannot be a hub repository",
+                where=self._model,
+                hint="a checkpoint folder, or org/name[@revision]",
+            )
+        repo, inline = split
+        if inline is not None and self._revision is not None and inline != self._revision:
+            raise UsageError(f"two revisions: {inline} and {self._revision}", where=repo)
+        launched = self._facts.values.get("model.revision") if self._facts is not None else None
+        hub = obtain(repo, inline or self._revision or launched, self._progress)
+        if isinstance(launched, str) and _COMMIT.fullmatch(launched) and launched != hub.commit:
+            raise InputError(
+                f"the launch line pins {launched[:12]}, but the checkpoint given is {hub.commit[:12]}",
+                where=repo,
+                hint="capture the revision that the launch line starts",
+            )
+        return hub.folder, hub
+
+    # -- sections --------------------------------------------------------------------------------------
+
+    def _identity(self, folder: Path, hub: HubCheckpoint | None, config: EffectiveConfig) -> None:
+        put, facts = self._assembly.put, self._facts
+        named = facts.model if facts is not None else None
+        put("model.id", named or (hub.repo if hub is not None else self._model))
+        if facts is None:
+            put("model.revision", hub.commit if hub is not None else None)
+        put("model.config", dict(config.config), "computed")
+        put("model.config_class", None if config.config_class is None else dict(config.config_class), "computed")
+        if config.reason is not None:
+            self._notes.append(f"model.config holds no class defaults: {config.reason}")
+        if facts is not None and not facts.remote_code:
+            put("model.code", None)
+        else:
+            digest, reason = code_digest(folder)
+            if reason is None:
+                put("model.code", digest, "computed")
+            else:
+                self._assembly.doubt("model.code", reason)
+        takes_media = is_multimodal(config.config) and not (facts is not None and facts.language_model_only)
+        put("model.processor", processor_digest(folder) if takes_media else None, "computed")
+
+    def _weights(self, weights: Fingerprint, hub: HubCheckpoint | None) -> None:
+        put = self._assembly.put
+        for name in ("digest", "kv_digest", "kv_rule", "layout", "tensors", "bytes"):
+            put(f"weights.checkpoint.{name}", getattr(weights, name), "computed")
+        put("weights.served", None)  # no running engine was asked
+        if hub is None:
+            put("weights.hub", None)
+            return
+        put("weights.hub.repo", hub.repo, "computed")
+        put("weights.hub.commit", hub.commit, "computed")
+        if hub.files:
+            put("weights.hub.files", dict(hub.files), "computed")
+
+    def _launched(self, weights: Fingerprint) -> None:
+        if self._facts is None:
+            for path in _FROM_LAUNCH:
+                self._assembly.doubt(path, _NO_LAUNCH)
+            return
+        for path, value in self._facts.values.items():
+            if path != "adapters":
+                self._assembly.put(path, value)
+        path, kv_cache = "precision.kv_scales", self._facts.values.get("precision.kv_cache")
+        if path not in self._facts.values and isinstance(kv_cache, str) and kv_cache.startswith("fp8"):
+            self._assembly.put(path, _scales(weights), "computed")
+        self._never_in_a_line()
+        for path, reason in self._facts.unknown:
+            self._assembly.doubt(path, reason)
+
+    def _never_in_a_line(self) -> None:
+        """Write ``null`` for what a launch line has no way to set: it is known to be unset."""
+        values = self._facts.values if self._facts is not None else {}
+        connector = values.get("cache.connector")
+        if "cache.connector" not in values:
+            return
+        for path in ("engine.packages", "cache.key_fields", "cache.epoch"):
+            self._assembly.put(path, None)
+        # A connector of the engine's own has its version; any other has the version that the image holds.
+        if connector is None or connector.startswith("vllm-") or "engine.image" in values:
+            self._assembly.put("cache.version", None)
+
+    def _adapters_section(self) -> None:
+        """Fingerprint every adapter whose files are here."""
+        facts = self._facts
+        named = dict(facts.adapters) if facts is not None else {}
+        if facts is None and not self._adapters:
+            return
+        entries: list[dict[str, Any]] = []
+        for name in (*named, *(name for name in self._adapters if name not in named)):
+            entry: dict[str, Any] = {"name": name, "path": named.get(name) or str(self._adapters[name])}
+            folder = self._adapters.get(name) or Path(named[name])
+            if _exists(folder):
+                print_ = fingerprint_adapter(folder)
+                alpha = int(print_.alpha) if print_.alpha.is_integer() else print_.alpha
+                entry |= {"digest": print_.digest, "rank": print_.rank, "alpha": alpha}
+            else:
+                where = f"its files are not at {folder}; give --adapter {name}=FOLDER"
+                self._assembly.doubt(f"adapters.{name}.digest", where)
+            entries.append(entry)
+        basis: Literal["computed", "declared"] = "computed" if entries else "declared"
+        self._assembly.put("adapters", entries, basis)
+        self._assembly.restore("adapters", facts is None)
+
+    def _tokens(self, folder: Path, hub: HubCheckpoint | None) -> Snapshot | None:
+        facts, assembly = self._facts, self._assembly
+        doubted = dict(facts.unknown) if facts is not None else {}
+        if "tokenizer" in doubted:
+            return None
+        folder, path = self._tokenizer_folder(folder, hub)
+        template, here = self._chat_template(folder, "chat_template" in doubted)
+        options = facts.values.get("tokenizer.options") if facts is not None else None
+        found, snapshot = examine(
+            folder,
+            template=template,
+            corpus=load_corpus(CORPUS) if here else None,
+            options=options or {},
+            progress=self._progress,
+        )
+        assembly.put("tokenizer.path", path, "computed")
+        self._tokenizer(found)
+        if here and found.template is None:
+            assembly.put("chat_template", None, "computed")
+        elif here and found.template is not None:
+            for name in ("digest", "tree", "source", "reads_clock"):
+                assembly.put(f"chat_template.{name}", getattr(found.template, name), "computed")
+            assembly.put("chat_template.reads", list(found.template.reads), "computed")
+            if found.template.reads_chance:
+                self._notes.append("the chat template draws random text: no rendering of it can be repeated")
+        return snapshot
+
+    def _tokenizer_folder(self, folder: Path, hub: HubCheckpoint | None) -> tuple[Path, str]:
+        name = self._facts.tokenizer if self._facts is not None else None
+        if name is None or (self._facts is not None and name == self._facts.model):
+            return folder, f"{hub.repo}@{hub.commit}" if hub is not None else str(folder.absolute())
+        if _exists(Path(name)):
+            return Path(name), str(Path(name).absolute())
+        split = split_repository(name)
+        if split is None:
+            raise InputError(
+                "the launch line names a tokenizer that is not on this machine",
+                where=name,
+                hint="run the capture where its files are",
+            )
+        revision = self._facts.tokenizer_revision if self._facts is not None else None
+        other = obtain(split[0], revision or split[1], self._progress, weights=False)
+        return other.folder, f"{other.repo}@{other.commit}"
+
+    def _chat_template(self, folder: Path, doubted: bool) -> tuple[str | None, bool]:
+        """Return the override, and whether the template in force is known here."""
+        if self._template is not None:
+            self._assembly.restore("chat_template", True)
+            return self._template, True
+        if doubted:
+            return None, False
+        given = self._facts.chat_template if self._facts is not None else None
+        if given is None or "{" in given or "\n" in given:
+            return given, True
+        for path in (Path(given), folder / given):
+            if _exists(path):
+                return str(path), True
+        self._assembly.doubt("chat_template", f"the launch line takes {given}, which is not here; give --chat-template")
+        return None, False
+
+    def _tokenizer(self, found: TokenizerFacts) -> None:
+        put, doubt = self._assembly.put, self._assembly.doubt
+        put("tokenizer.files", dict(found.files), "computed")
+        reason = "; ".join(f"{what}: {why}" for what, why in found.unread) or "it could not be built here"
+        if found.effective is not None:
+            put("tokenizer.effective", found.effective, "computed")
+        else:
+            doubt("tokenizer.effective", reason)
+        if found.vocabulary is not None:
+            put("tokenizer.vocabulary.size", found.vocabulary.size, "computed")
+            put("tokenizer.vocabulary.digest", found.vocabulary.digest, "computed")
+        else:
+            doubt("tokenizer.vocabulary", reason)
+        if found.special_tokens is not None:
+            put("tokenizer.special_tokens", dict(found.special_tokens), "computed")
+        else:
+            doubt("tokenizer.special_tokens", reason)
+        self._serving_renderer(found)
+
+    def _serving_renderer(self, found: TokenizerFacts) -> None:
+        assembly, values = self._assembly, self._facts.values if self._facts is not None else {}
+        section = "tokenizer.renderer"
+        if self._renderer == "here":
+            assembly.restore(section, True)
+            for name in ("transformers", "tokenizers"):
+                assembly.put(f"{section}.{name}", found.renderer[name], "computed")
+        elif self._facts is not None:
+            # What the image or package set holds: comparable only while that is known.
+            for name in ("transformers", "tokenizers"):
+                assembly.put(f"{section}.{name}", None)
+        for name, path in (("engine", "engine.name"), ("engine_version", "engine.version")):
+            value = self._sets.get(path, values.get(path))
+            if value is not None:
+                assembly.put(f"{section}.{name}", value)
+
+    # -- what is not in any file -----------------------------------------------------------------------
+
+    def _defaults(
+        self, config: EffectiveConfig, dtypes: set[str], accelerator: str | None, weights: Fingerprint
+    ) -> dict[str, Any]:
+        """Return what an engine started without any flag has, for the paths declared to be unset."""
+        if not self._unsets:
+            return {}
+        bare = resolve(
+            parse_vllm("vllm serve model", source="defaults"),
+            config.config,
+            tensor_dtypes=dtypes,
+            accelerator=accelerator,
+        )
+        values = dict(bare.values)
+        if str(values.get("precision.kv_cache", "")).startswith("fp8"):
+            values.setdefault("precision.kv_scales", _scales(weights))
+        del values["engine.name"]
+        return values
+
+    def _unknown(self) -> None:
+        present = self._assembly.has
+        for leaf in schema_leaves():
+            reason = _FROM_OPERATOR.get(leaf) or _FROM_OPERATOR.get(leaf.partition(".")[0])
+            if reason is not None and not present(leaf):
+                self._assembly.doubt(leaf if leaf in _FROM_OPERATOR else leaf.partition(".")[0], reason)
+
+
+def _only(launch: Sequence[LaunchFacts]) -> LaunchFacts | None:
+    if len(launch) > 1:
+        sources = " and ".join(facts.source for facts in launch[:2])
+        raise InputError("starts more than one server", where=sources, hint="give the launch line of one deployment")
+    return launch[0] if launch else None
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # too long for a name, or a NUL in it
+        return False
+
+
+def _scales(weights: Fingerprint) -> str | None:
+    """Return the digest of the KV scales in a checkpoint; ``None``: there are none, so they are 1.0."""
+    scales = [entry for entry in weights.entries if _KV_SCALE.search(entry.name)]
+    return root_digest(scales) if scales else None

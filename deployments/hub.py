@@ -1,0 +1,175 @@
+"""Checkpoints from a hub: through huggingface_hub, its cache and its settings, so that they behave as known."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kvgate.rules.errors import InputError
+from kvgate.rules.progress import Progress, silent
+
+# What a capture reads. Pickle (*.bin, *.pt) and code (*.py is read, never run) stay where they are.
+_WEIGHTS = "*.safetensors"
+_PATTERNS = ("*.json", "*.jinja", "*.txt", "*.model", "*.py")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(?:/[A-Za-z0-9][\w.-]{0,95})?")
+
+
+@dataclass(frozen=True)
+class HubCheckpoint:
+    """A repository at one commit, on this machine.
+
+    Attributes:
+        folder: the snapshot in the library's cache.
+        repo: ``org/name``.
+        commit: the 40-hex commit that the revision stood for.
+        files: digest by file name as the hub publishes it: ``sha256:<64 hex>`` of large files,
+            ``git-blob:<40 hex>`` of the others; empty where the cache could not make links.
+    """
+
+    folder: Path
+    repo: str
+    commit: str
+    files: Mapping[str, str]
+
+
+def split_repository(text: str) -> tuple[str, str | None] | None:
+    """Split ``org/name@revision``; ``None`` where the text cannot name a repository."""
+    repo, _, revision = text.partition("@")
+    if not _REPOSITORY.fullmatch(repo) or "--" in repo or ".." in repo:
+        return None
+    return repo, revision or None
+
+
+def obtain(
+    repo: str,
+    revision: str | None,
+    progress: Progress = silent,
+    *,
+    weights: bool = True,
+    endpoint: str | None = None,
+    cache: Path | None = None,
+) -> HubCheckpoint:
+    """Bring a repository onto this machine and say which commit it is.
+
+    Token, cache, endpoint and offline mode are huggingface_hub's own: ``HF_TOKEN``, ``HF_HOME``,
+    ``HF_ENDPOINT``, ``HF_HUB_OFFLINE``. Offline, or when the hub cannot be reached, what the cache holds
+    counts; a branch then stands for the commit that was last seen.
+
+    Args:
+        repo: ``org/name``.
+        revision: a branch, tag or commit; ``None``: the default branch.
+        progress: told of the bytes that arrive.
+        weights: whether the tensors are wanted too.
+        endpoint: another hub than ``HF_ENDPOINT`` says.
+        cache: another cache than ``HF_HOME`` says.
+
+    Raises:
+        InputError: no such repository or revision, no access, not reachable and not cached, cut short.
+    """
+    from huggingface_hub import snapshot_download
+
+    name = f"{repo}@{revision}" if revision else repo
+    try:
+        folder = Path(
+            snapshot_download(
+                repo,
+                revision=revision,
+                allow_patterns=[*_PATTERNS, *([_WEIGHTS] if weights else [])],
+                endpoint=endpoint,
+                cache_dir=cache,
+                library_name="kvgate",
+                tqdm_class=_reporting(progress),
+            )
+        )
+    except Exception as error:
+        # The messages of the library quote URLs and headers; a token could be in one.
+        raise _explained(error, name) from None
+    if not _COMMIT.fullmatch(folder.name):
+        raise InputError("the hub's cache does not say which commit this is", where=name)
+    return HubCheckpoint(folder, repo, folder.name, _published(folder))
+
+
+def _published(folder: Path) -> dict[str, str]:
+    """Return what the hub calls each file: the cache names a blob by the ETag the hub gave for it.
+
+    Source: huggingface/huggingface_hub, docs/source/en/guides/manage-cache.md ("blobs"): a file in Git LFS
+    is named by the SHA-256 of its content, any other by its Git object id.
+    """
+    found: dict[str, str] = {}
+    for path in sorted(folder.rglob("*")):
+        if not path.is_symlink():
+            continue
+        blob = path.readlink().name
+        kind = "sha256" if _SHA256.fullmatch(blob) else "git-blob" if _COMMIT.fullmatch(blob) else None
+        if kind is not None:
+            found[path.relative_to(folder).as_posix()] = f"{kind}:{blob}"
+    return found
+
+
+def _reporting(progress: Progress) -> Any:
+    """Return a progress bar that shows nothing and tells ``progress`` of the bytes."""
+    from huggingface_hub.utils import tqdm
+
+    lock = threading.Lock()
+    # Some versions keep two bars for the same bytes; the one that is ahead is told.
+    reached = {"done": 0, "total": 0}
+
+    class Bar(tqdm):  # type: ignore[misc]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            self.counts_bytes = kwargs.get("unit") == "B"
+            super().__init__(*args, **{**kwargs, "disable": True})
+
+        def update(self, n: float | None = 1) -> None:
+            self.n += n or 0
+            if not self.counts_bytes:
+                return
+            with lock:
+                reached["done"] = max(reached["done"], int(self.n))
+                reached["total"] = max(reached["total"], int(self.total or 0), reached["done"])
+                progress("downloading", reached["done"], reached["total"], "bytes")
+
+    return Bar
+
+
+def _explained(error: Exception, name: str) -> InputError:
+    from huggingface_hub import errors
+
+    # From the particular to the general: these classes inherit from each other.
+    if isinstance(error, errors.GatedRepoError):
+        return InputError(
+            "is gated, and this account has no access", where=name, hint="accept its terms on the hub and set HF_TOKEN"
+        )
+    if isinstance(error, errors.DisabledRepoError):
+        return InputError("was disabled by its owner or the hub", where=name)
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return InputError(
+            "there is no such repository, or it is private",
+            where=name,
+            hint="check the name; a private one needs HF_TOKEN",
+        )
+    if isinstance(error, errors.RevisionNotFoundError):
+        return InputError("the repository has no such revision", where=name, hint="give a branch, a tag or a commit")
+    if isinstance(error, errors.HFValidationError):
+        return InputError("cannot be the name of a repository", where=name, hint="org/name, or an existing folder")
+    if isinstance(error, errors.LocalEntryNotFoundError):
+        return InputError(
+            "is not in the cache, and the hub cannot be reached",
+            where=name,
+            hint="check the network, or HF_HUB_OFFLINE and HF_ENDPOINT",
+        )
+    if isinstance(error, errors.HfHubHTTPError):
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        if status in (401, 403):
+            return InputError(f"the hub refuses access ({status})", where=name, hint="set HF_TOKEN to a valid token")
+        return InputError(f"the hub answered {status or 'with an error'}", where=name, hint="try again later")
+    if isinstance(error, OSError) and error.errno is not None and error.strerror:
+        return InputError(f"cannot be stored: {error.strerror}", where=name, hint="HF_HOME says where the cache is")
+    return InputError(
+        f"the download failed ({type(error).__name__})", where=name, hint="run it again: what arrived is kept"
+    )
