@@ -115,7 +115,7 @@ class _Conversation:
     def __init__(self, process: subprocess.Popen[bytes], request: str, limits: Limits, conversations: int) -> None:
         self._process = process
         self._limits = limits
-        self._line_bytes = 64 * limits.text_bytes  # text, escaped, twice, and its ids
+        self._line_bytes = 32 * limits.text_bytes  # the text, escaped, and its ids, on two dates
         render_total = limits.render_total_seconds + 0.1 * conversations
         self._each = {
             "start": limits.load_seconds,
