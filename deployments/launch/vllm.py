@@ -27,6 +27,7 @@ from kvgate.rules.document import parse_document, parse_json
 from kvgate.rules.errors import InputError
 
 _CREDENTIAL = "looks like a credential and was left out"
+_WHOLE_OR_NOT_AT_ALL = frozenset({"hf-overrides", "chat-template", "speculative-config", "rope-scaling"})
 _TRUE = frozenset({"1", "true", "yes", "on"})
 # What a flag that may be hidden in an unread place could set.
 _SET_BY_FLAGS = (
@@ -163,8 +164,10 @@ class _Reading:
         document, _ = parse_document(files[name], where)
         if not isinstance(document, Mapping):
             raise InputError("a --config file is a mapping of flags", where=where)
-        # vLLM puts the file's flags before those of the line, so that the line wins.
-        return read_flags([*words_of_config(document, where), *self._run.arguments], self._source)
+        # vLLM puts the file's flags after the positional model and before the line's own, so that the line wins.
+        words = self._run.arguments
+        model = 1 if self._run.positional_model and words and not words[0].text.startswith("-") else 0
+        return read_flags([*words[:model], *words_of_config(document, where), *words[model:]], self._source)
 
     def _cleaned(self, name: str, given: Given) -> Given | None:
         """Return the flag without credentials; ``None`` where nothing is left of it."""
@@ -174,8 +177,10 @@ class _Reading:
         if not dropped:
             return given
         self._notes.append(f"--{name} held a credential; it was left out")
-        if value is None or name in ("hf-overrides", "chat-template", "speculative-config", "rope-scaling"):
-            return Given(None, (_CREDENTIAL,))  # half of such a value would be a wrong one
+        # A list without one of its entries, or half of a structure, would be a wrong value.
+        shorter = isinstance(value, list) and len(value) < len(given.value)
+        if value is None or shorter or name in _WHOLE_OR_NOT_AT_ALL:
+            return Given(None, (_CREDENTIAL,))
         return Given(value, given.expansions)
 
     # -- small helpers -------------------------------------------------------------------------------

@@ -1,0 +1,173 @@
+"""No credential that is put into a launch line comes out of it, wherever it stands."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvgate.deployments.launch import LaunchFacts, parse_vllm
+from kvgate.deployments.launch.secrets import clean, clean_text, is_secret_name
+from kvgate.rules.errors import InputError
+
+# Long enough not to occur by chance, not the value of anything else in a line, and no number.
+SECRETS = st.text("abcdefghjkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ0123456789", min_size=20, max_size=40).map(
+    lambda text: f"k{text}"
+)
+SHAPED = SECRETS.map(lambda text: f"hf_{text}") | SECRETS.map(lambda text: f"sk-{text}")
+
+
+def _offload(secret: str) -> str:
+    tier = {"type": "obj", "store_config": {"bucket": "b", "endpoint_override": "s3", "secret_key": secret}}
+    extra = {
+        "spec_name": "TieringOffloadingSpec",
+        "secondary_tiers": [tier],
+        "api_token": secret,
+        "u": f"x://u:{secret}@h",
+    }
+    config = {"kv_connector": "OffloadingConnector", "kv_connector_extra_config": extra}
+    return f"vllm serve org/m --kv-transfer-config {shlex.quote(json.dumps(config))}"
+
+
+PLACES = {
+    "--api-key": "vllm serve org/m --api-key {} other",
+    "--api-key=": "vllm serve org/m --api_key={}",
+    "--hf-token": "vllm serve org/m --hf-token {} -tp 2",
+    "abbreviated": "vllm serve org/m --api-k {}",
+    "an unknown flag": "vllm serve org/m --registry-password {}",
+    "a dotted flag": "vllm serve org/m --additional-config.auth.secret {}",
+    "a dotted flag with an equals sign": "vllm serve org/m --kv-transfer-config.kv_connector_extra_config.access_key={}",
+    "the environment": "HF_TOKEN={} vllm serve org/m",
+    "an export": "export AWS_SECRET_ACCESS_KEY={}\nvllm serve org/m",
+    "env": "env VLLM_API_KEY={} vllm serve org/m",
+    "docker -e": "docker run -e HUGGING_FACE_HUB_TOKEN={} vllm/vllm-openai:v0.33.0 org/m",
+    "docker --env=": "docker run --env=LMCACHE_REMOTE_PASSWORD={} vllm/vllm-openai:v0.33.0 org/m",
+    "a URL's password": "VLLM_X=redis://user:{}@host/0 vllm serve org/m",
+    "a URL's user": "vllm serve org/m --otlp-traces-endpoint https://{}@host",
+    "a store's URL": "LMCACHE_REMOTE_URL=redis://:{}@h:6379 vllm serve org/m --kv-transfer-config "
+    """'{{"kv_connector":"LMCacheConnectorV1"}}'""",
+    "a URL's query": "LMCACHE_REMOTE_URL='s3://b?access_key={}&region=x' vllm serve org/m --kv-transfer-config "
+    """'{{"kv_connector":"LMCacheConnectorV1"}}'""",
+    "the model's URL": "vllm serve https://u:{}@host/org/m",
+    "an image's registry": "docker run https://u:{}@registry/vllm:v1 org/m",
+    "an adapter's URL": "vllm serve org/m --lora-modules a=https://u:{}@h/x",
+    "an adapter as JSON": """vllm serve org/m --lora-modules '{{"name":"a","path":"/x","token":"{}"}}'""",
+    "a broken adapter": """vllm serve org/m --lora-modules '{{"name":"a","token":"{}"'""",
+    "a wrong type": "vllm serve org/m --tensor-parallel-size {}",
+    "a word too many": "vllm serve org/m -- {}",
+    "an open quote": "vllm serve org/m --api-key '{}",
+}
+SHAPED_PLACES = {
+    "any value": "vllm serve org/m --served-model-name {}",
+    "the name of a flag": "vllm serve org/m --{}",
+    "the model": "vllm serve {}",
+    "a list": "vllm serve org/m --lora-modules a={} b={}",
+    "a variable's name": "{}=1 vllm serve org/m",
+    "a key": """vllm serve org/m --additional-config '{{"{}": 1}}'""",
+    "overrides": """vllm serve org/m --hf-overrides '{{"a": ["{}"]}}'""",
+    "a tag": "docker run vllm/vllm-openai:{} org/m",
+    "a config file's name": "vllm serve org/m --config {}",
+    "the hash seed": "PYTHONHASHSEED={} vllm serve org/m",
+    "a template": "vllm serve org/m --chat-template {}",
+    "a role": """vllm serve org/m --kv-transfer-config '{{"kv_connector":"{}"}}'""",
+}
+
+
+def _told(line: str) -> str:
+    try:
+        facts: LaunchFacts = parse_vllm(line, source="launch.sh")
+    except InputError as error:
+        return repr((str(error), error.message, error.where, error.hint))
+    return repr(facts)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@given(secret=SECRETS)
+def test_a_secret_in_a_secrets_place_never_comes_out(place: str, secret: str) -> None:
+    assert secret not in _told(PLACES[place].format(secret, secret))
+
+
+@given(secret=SECRETS)
+def test_a_secret_inside_a_connectors_settings_never_comes_out(secret: str) -> None:
+    assert secret not in _told(_offload(secret))
+
+
+@pytest.mark.parametrize("place", SHAPED_PLACES)
+@given(secret=SHAPED)
+def test_what_looks_like_a_token_never_comes_out_of_any_place(place: str, secret: str) -> None:
+    assert secret not in _told(SHAPED_PLACES[place].format(secret, secret))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["tokenizer", "max-num-batched-tokens", "spec_tokens", "tokens-only", "PYTHONHASHSEED", "key_namespace", "keys"],
+)
+def test_a_setting_is_no_secret(name: str) -> None:
+    assert not is_secret_name(name)
+    assert clean({name: "value"}) == ({name: "value"}, False)
+
+
+def test_a_token_id_is_a_number_and_stays() -> None:
+    assert clean({"eos_token_id": 2, "image_token": "<img>"}) == ({"eos_token_id": 2}, True)
+
+
+@pytest.mark.parametrize(
+    ("given_", "kept"),
+    [
+        ("redis://user:pw@host:6379/0", "redis://host:6379/0"),
+        ("redis://host:6379/0?db=1", "redis://host:6379/0?db=1"),
+        ("https://h/x?token=abc", "https://h/x"),
+        ("https://h/x?token=abc&db=1", "https://h/x?db=1"),
+        ("org/model@main", "org/model@main"),
+        ("https://h/a@b", "https://h/a@b"),
+    ],
+)
+def test_a_url_loses_its_credentials_and_nothing_else(given_: str, kept: str) -> None:
+    assert clean_text(given_) == kept
+
+
+@given(st.text(max_size=200))
+def test_no_line_crashes_the_reader(text: str) -> None:
+    _told(f"vllm serve org/m {text}")
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                "vllm",
+                "serve",
+                "docker",
+                "run",
+                "bash",
+                "-c",
+                "-e",
+                "--config",
+                "'",
+                '"',
+                "\\",
+                "$(",
+                ")",
+                "`",
+                "${",
+                "}",
+                "|",
+                ";",
+                "#",
+                "--a.b",
+                "-tp",
+                "=",
+                "{}",
+                "\n",
+                "x",
+            ]
+        ),
+        max_size=30,
+    )
+)
+def test_no_arrangement_of_shell_pieces_crashes_the_reader(pieces: list[str]) -> None:
+    _told(" ".join(pieces))
+    _told("".join(pieces))
