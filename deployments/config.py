@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import stat
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from kvgate.corpora.files import read_bytes
 from kvgate.rules.canonical import canonical, digest, sha256
 from kvgate.rules.document import parse_json
 from kvgate.rules.errors import InputError
@@ -20,6 +20,7 @@ from kvgate.rules.errors import InputError
 _MAX_BYTES = 8 * 1024 * 1024  # the largest published config.json, with a list for every layer, is under 1 MB
 _MAX_CODE_BYTES = 32 * 1024 * 1024
 _SECONDS = 60.0
+_PROCESSOR_SECONDS = 15  # starting takes 1 to 3, building a real model's class a few milliseconds
 
 # Not configuration: who wrote the file, where it was loaded from, what the library picked for itself.
 _BOOKKEEPING = frozenset(
@@ -80,7 +81,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
     Raises:
         InputError: missing, unreadable, too large, not UTF-8, not JSON, duplicate keys, not an object.
     """
-    data = read_bounded(path, _MAX_BYTES)
+    data = read_bytes(path, _MAX_BYTES)
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -89,32 +90,6 @@ def read_json_object(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InputError("not a JSON object", where=str(path))
     return value
-
-
-def read_bounded(path: Path, limit: int) -> bytes:
-    """Read a regular file of at most ``limit`` bytes.
-
-    Raises:
-        InputError: missing, a folder or device, no permission, too large.
-    """
-    try:
-        # Opening a pipe would wait for a writer for ever; O_NONBLOCK makes it return, to be refused below.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
-        raise InputError("there is no such file", where=str(path)) from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "not a file name"
-        raise InputError(f"cannot be read: {reason}", where=str(path)) from None
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise InputError("is not a regular file", where=str(path))
-        try:
-            data = file.read(limit + 1)
-        except OSError as error:
-            raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from None
-    if len(data) > limit:
-        raise InputError(f"is larger than the {limit:,} bytes that such a file may have", where=str(path))
-    return data
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -126,14 +101,9 @@ def read_config(folder: Path) -> dict[str, Any]:
     Raises:
         InputError: see :func:`read_json_object`.
     """
-    try:
-        config = read_json_object(folder / "config.json")
-    except InputError as error:
-        if error.message == "there is no such file":
-            raise InputError(
-                "holds no config.json", where=str(folder), hint="give a checkpoint folder or a hub repository"
-            ) from None
-        raise
+    if not (folder / "config.json").exists():
+        raise InputError("holds no config.json", where=str(folder), hint="give a checkpoint folder or a hub repository")
+    config = read_json_object(folder / "config.json")
     beside = folder / "hf_quant_config.json"
     if config.get("quantization_config") is None and beside.exists():
         config["quantization_config"] = read_json_object(beside)
@@ -154,7 +124,7 @@ def effective_config(raw: Mapping[str, Any], overrides: Mapping[str, Any] | None
         InputError: the fields make the class use more memory or time than any real model's.
     """
     overrides = overrides or {}
-    answer = _ask({"fields": dict(raw), "overrides": dict(overrides)})
+    answer = _ask({"fields": dict(raw), "overrides": dict(overrides), "seconds": _PROCESSOR_SECONDS})
     if "config" in answer:
         return EffectiveConfig(
             _tidy(answer["config"]), {"name": answer["name"], "transformers": answer["transformers"]}, None
@@ -271,7 +241,7 @@ def code_digest(folder: Path) -> tuple[str | None, str | None]:
     files: dict[str, str] = {}
     left = _MAX_CODE_BYTES
     for path in sorted(folder.rglob("*.py")):
-        data = read_bounded(path, left)
+        data = read_bytes(path, left)
         left -= len(data)
         files[path.relative_to(folder).as_posix()] = sha256(data)
     return (digest(files), None) if files else (None, "its auto_map names code that is not in the folder")
