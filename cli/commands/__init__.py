@@ -1,0 +1,1 @@
+"""One module for each command. Each imports what it works with inside its function: `--help` stays quick."""

@@ -1,0 +1,225 @@
+"""``kvgate check``: the gate."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kvgate.cli.options import ConfigFile, Debug, NoColor, NoConfig
+
+if TYPE_CHECKING:
+    from kvgate.checking import Checked
+    from kvgate.cli.output import Output
+    from kvgate.rules.manifest import Manifest
+
+_WARN_DAYS = 14  # a waiver's owner hears of its end before the gate turns red
+
+
+def check(
+    manifests: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="OLD... NEW",
+            help="Manifests, or folders that hold one: everything that wrote into the namespace, then the new "
+            "deployment. '-' is standard input.",
+            show_default=False,
+        ),
+    ],
+    first: Annotated[bool, typer.Option("--first", help="There is no old deployment yet: judge NEW alone.")] = False,
+    evidence: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATH", help="Evidence: a JSON file, or a folder of them. Repeatable."),
+    ] = None,
+    corpus: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATH", help="Also render these conversations (JSONL) on both sides. Repeatable."),
+    ] = None,
+    rules: Annotated[
+        str | None, typer.Option(metavar="PACK", help="Rule pack: default, token-keyed, or a file.", show_default=False)
+    ] = None,
+    strategy: Annotated[
+        str | None,
+        typer.Option(
+            metavar="rolling|recreate",
+            help="recreate: old workers are drained before new ones start. [default: rolling]",
+            show_default=False,
+        ),
+    ] = None,
+    declare: Annotated[
+        list[str] | None,
+        typer.Option(metavar="clear", help="Declare that the old entries are deleted as part of this change."),
+    ] = None,
+    accept: Annotated[
+        list[str] | None,
+        typer.Option(metavar="VERDICT", help="Accept this verdict although an obligation is open. Repeatable."),
+    ] = None,
+    waivers: Annotated[str | None, typer.Option(metavar="FILE", help="Waivers, each with owner and expiry.")] = None,
+    as_of: Annotated[
+        str | None,
+        typer.Option(metavar="DATE", help="The day on which waivers are judged (YYYY-MM-DD). [default: today, UTC]"),
+    ] = None,
+    advisory: Annotated[bool, typer.Option("--advisory", help="Report only: exit 0 whatever the verdict.")] = False,
+    output: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FORMAT[=PATH]",
+            help="text, json (the decision record), markdown or github; to standard output without PATH. Repeatable.",
+        ),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the verdict alone.")] = False,
+    config: ConfigFile = None,
+    no_config: NoConfig = False,
+    no_color: NoColor = False,
+    debug: Debug = False,  # noqa: ARG001 - read by the guard
+) -> int:
+    """Decide whether a new deployment may reach old KV state.
+
+    Exit codes:
+      0   accepted: reuse, or every obligation is met, or --accept
+      10  new-namespace: something changed and no boundary carries it out
+      11  new-namespace, only because evidence is missing
+      20  clear, not declared
+      30  the new deployment is unsafe by itself
+      1, 2, 3  internal error, usage, unreadable input: no verdict
+
+    Examples:
+      kvgate check deployed.yaml candidate.yaml
+      kvgate check release-1/ canary/ release-2/ -o json=record.json
+      kvgate check old.yaml new.yaml -o markdown="$GITHUB_STEP_SUMMARY" -o github
+      kvgate check --first new.yaml
+    """
+    from kvgate.cli.config import find_config
+    from kvgate.cli.output import parse_outputs
+    from kvgate.cli.progress import shown
+    from kvgate.rules.errors import UsageError
+
+    if not first and len(manifests) < 2:
+        raise UsageError(
+            "there is one manifest and nothing to compare it with",
+            where=manifests[0],
+            hint="give OLD... NEW, or --first for a first deployment",
+        )
+    if first and len(manifests) > 1:
+        raise UsageError("--first takes the new manifest alone", hint="leave --first out to compare")
+    if unknown := [word for word in declare or () if word != "clear"]:
+        raise UsageError(f"{unknown[0]!r} cannot be declared", where="--declare", hint="--declare clear")
+    outputs = parse_outputs(output or ())
+    if quiet and any(one.path is None and one.format != "text" for one in outputs):
+        raise UsageError("--quiet prints the verdict alone", where="-o", hint="give the format a path: -o json=FILE")
+    found = find_config(config, none=no_config)
+    asked = found.check
+    olds, new = _inputs(manifests)
+
+    from kvgate.checking import check as decide
+
+    with shown(quiet=quiet, no_color=no_color) as progress:
+        checked = decide(
+            olds,
+            new,
+            evidence=evidence or [found.path(path) for path in asked.evidence],
+            corpora=corpus or [found.path(path) for path in asked.corpus],
+            rules=rules or _pack(asked.rules, found) or "default",
+            strategy=strategy or asked.strategy or "rolling",  # type: ignore[arg-type] # check says what there is
+            declare_clear=bool(declare),
+            accept=accept or asked.accept,  # type: ignore[arg-type] # likewise
+            waivers=waivers or (None if asked.waivers is None else found.path(asked.waivers)),
+            as_of=as_of,
+            advisory=advisory,
+            progress=progress,
+        )
+    _write(checked, outputs, quiet=quiet, no_color=no_color)
+    if not quiet:
+        _warn(checked)
+    return checked.decision.exit_code
+
+
+def _inputs(manifests: list[str]) -> tuple[list[Manifest | str], Manifest | str]:
+    from kvgate.rules.errors import UsageError
+
+    if manifests.count("-") > 1:
+        raise UsageError("standard input can be one manifest only", where="-", hint="name files for the others")
+    found = [_stdin() if name == "-" else name for name in manifests]
+    return found[:-1], found[-1]
+
+
+def _stdin() -> Manifest:
+    from kvgate.rules.document import MAX_BYTES
+    from kvgate.rules.manifest import parse_manifest
+
+    # One byte more than allowed, so that the parser is the one to refuse it.
+    return parse_manifest(sys.stdin.buffer.read(MAX_BYTES + 1), "-")
+
+
+def _pack(name: str | None, found: Any) -> str | None:
+    """Return a configured pack: a shipped one by its id, else a file beside the configuration."""
+    from kvgate.rules.packaged import packaged_names
+
+    return name if name is None or name in packaged_names("packs") else found.path(name)
+
+
+def _write(checked: Checked, outputs: list[Output], *, quiet: bool, no_color: bool) -> None:
+    from kvgate.cli import console
+    from kvgate.cli.output import write_file
+
+    texts = [(one, render(checked, one, no_color=no_color)) for one in outputs if not (quiet and one.path is None)]
+    for one, text in texts:
+        if one.path is not None:
+            write_file(one.path, text)
+    for one, text in texts:
+        if one.path is None:
+            console.emit(text)
+    if quiet:
+        console.emit(f"{checked.verdict}\n")
+
+
+def render(checked: Checked, output: Output, *, no_color: bool) -> str:
+    """Return the report in one format, for standard output or for a file."""
+    from kvgate.cli import console
+
+    record = checked.record
+    if output.format == "json":
+        from kvgate.cli.formats.record_json import render_json
+        from kvgate.cli.plain import visible_json
+
+        text = render_json(record)
+        return visible_json(text) if output.path is None and sys.stdout.isatty() else text
+    if output.format == "markdown":
+        from kvgate.cli.formats.markdown import render_markdown
+
+        return render_markdown(record)
+    if output.format == "github":
+        from kvgate.cli.formats.github import render_github
+
+        return render_github(record, _lines(checked.decision.case.new))
+    from kvgate.cli.formats.text import render_text
+
+    if output.path is not None:
+        return render_text(record, width=console.FILE_WIDTH, color=False)
+    return render_text(record, width=console.width(), color=console.colored(sys.stdout, no_color=no_color))
+
+
+def _lines(new: Manifest) -> Any:
+    def line_of(path: str) -> int | None:
+        _, colon, line = new.where(path).removeprefix(new.source).partition(":")
+        return int(line) if colon else None
+
+    return line_of
+
+
+def _warn(checked: Checked) -> None:
+    import datetime
+
+    from kvgate.cli import console
+
+    case = checked.decision.case
+    for waiver, why in checked.decision.unused_waivers:
+        console.say(f"warning: the waiver of {waiver.rule} on {waiver.dimension} (owner {waiver.owner}): {why}")
+    today = datetime.date.fromisoformat(case.options.as_of)
+    for waiver in case.waivers:
+        left = (datetime.date.fromisoformat(waiver.expires) - today).days
+        if 0 <= left <= _WARN_DAYS:
+            console.say(f"warning: the waiver of {waiver.rule} (owner {waiver.owner}) ends {waiver.expires}")

@@ -1,0 +1,148 @@
+"""``kvgate connectors``: what is known of the keys of each connector."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvgate.cli.options import Debug, NoColor
+
+if TYPE_CHECKING:
+    from kvgate.cli.formats.page import Page
+    from kvgate.rules.profile import Cell, Profile
+
+_KEYS = {
+    "separates": "in the key",
+    "token-ids": "through the token ids",
+    "rejects": "refused when connecting",
+    "no": "not in the key",
+    "unknown": "not known",
+}
+
+
+def list_connectors(
+    output: Annotated[str, typer.Option("--output", "-o", metavar="text|json", help="How to print them.")] = "text",
+    no_color: NoColor = False,
+    debug: Debug = False,  # noqa: ARG001 - read by the guard
+) -> int:
+    """List the connector profiles.
+
+    A connector without a profile separates nothing.
+    """
+    import sys
+
+    from kvgate.cli import console
+    from kvgate.cli.formats.page import Page
+    from kvgate.cli.listing import as_json, json_wanted
+    from kvgate.rules.profile import shipped_profiles
+
+    profiles = shipped_profiles()
+    if json_wanted(output):
+        console.emit(as_json([_summary(profile) for profile in profiles.values()]))
+        return 0
+    page = Page(console.width(), color=console.colored(sys.stdout, no_color=no_color))
+    for profile in profiles.values():
+        versions = f"  {profile.versions.path} {profile.versions.range}" if profile.versions else ""
+        page.parts([(f"{profile.id:<22}", "bold"), (f" {profile.title}{versions}", "")], hang=23)
+    console.emit(page.text())
+    return 0
+
+
+def show_connector(
+    connector: Annotated[str, typer.Argument(metavar="ID", help="`kvgate connectors list` has all.")],
+    output: Annotated[str, typer.Option("--output", "-o", metavar="text|json", help="How to print it.")] = "text",
+    no_color: NoColor = False,
+    debug: Debug = False,  # noqa: ARG001 - read by the guard
+) -> int:
+    """Show what a connector's key holds, and where that was read.
+
+    With the settings that isolate its entries, and how they are cleared.
+
+    Example:
+      kvgate connectors show lmcache-mp
+    """
+    import difflib
+    import sys
+
+    from kvgate.cli import console
+    from kvgate.cli.formats.page import Page
+    from kvgate.cli.listing import as_json, json_wanted
+    from kvgate.rules.errors import UsageError
+    from kvgate.rules.profile import shipped_profiles
+
+    wanted = json_wanted(output)
+    profiles = shipped_profiles()
+    if connector not in profiles:
+        near = difflib.get_close_matches(connector, profiles, 3)
+        raise UsageError(
+            f"there is no profile {connector!r}",
+            hint=f"did you mean {' or '.join(near)}?" if near else f"shipped: {', '.join(profiles)}",
+        )
+    profile = profiles[connector]
+    if wanted:
+        console.emit(as_json(profile.model_dump(mode="json", by_alias=True)))
+        return 0
+    page = Page(console.width(), color=console.colored(sys.stdout, no_color=no_color))
+    _show(page, profile)
+    console.emit(page.text())
+    return 0
+
+
+def _summary(profile: Profile) -> dict[str, object]:
+    return {
+        "id": profile.id,
+        "title": profile.title,
+        "versions": profile.versions.model_dump(mode="json") if profile.versions else None,
+        "checked": profile.checked,
+    }
+
+
+def _show(page: Page, profile: Profile) -> None:
+    page.parts([(profile.id, "bold"), (f"  {profile.title}", "")], hang=2)
+    if profile.versions:
+        page.say(f"{profile.versions.path} {profile.versions.range}; outside it nothing is known", indent=2)
+    page.say(f"key: {profile.key_format}", indent=2, hang=5)
+    page.say(f"model name in the key: {profile.model_name}", indent=2, hang=5)
+    page.say(f"read from: {profile.source} (checked {profile.checked})", indent=2, hang=5)
+    if profile.cells:
+        page.heading("WHAT THE KEY HOLDS")
+        for name, cell in profile.cells.items():
+            _cell(page, name, cell)
+    if profile.requests:
+        page.heading("WHAT VARIES BETWEEN REQUESTS")
+        for feature, cell in profile.requests.items():
+            _cell(page, feature, cell)
+    page.heading("HOW ENTRIES ARE ISOLATED")
+    if profile.knobs is None:
+        page.say("not known", indent=2)
+    elif not profile.knobs:
+        page.say("there is no setting that does", indent=2)
+    for knob in profile.knobs or ():
+        condition = f" (where the key holds {knob.when_key_has})" if knob.when_key_has else ""
+        page.say(f"{knob.path}{condition}", indent=2)
+        for line in knob.how:
+            page.say(line, indent=4, hang=2)
+    page.heading("HOW ENTRIES ARE CLEARED")
+    page.say(profile.clearing.command, indent=2, hang=2)
+    page.say(f"reaches: {profile.clearing.blast_radius}", indent=2, hang=2)
+    if profile.upgrades:
+        page.heading("VERSION STEPS")
+    for row in profile.upgrades:
+        page.say(
+            f"{row.path} {row.from_} to {row.to}: keys {row.keys}, KV {row.kv}, for {row.scope} entries; {row.source}",
+            indent=2,
+            hang=2,
+        )
+
+
+def _cell(page: Page, name: str, cell: Cell) -> None:
+    notes = [
+        f"as {cell.form}" if cell.form != "verbatim" else "",
+        f"{cell.scope} entries only" if cell.scope != "all" else "",
+        f"harmless with {cell.harmless_when.upper()}" if cell.harmless_when else "",
+        cell.note or "",
+        cell.source or "",
+    ]
+    shown = "; ".join(note for note in notes if note)
+    page.say(f"{name:<26} {_KEYS[cell.key]}" + (f" ({shown})" if shown else ""), indent=2, hang=27)

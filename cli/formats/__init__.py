@@ -1,0 +1,1 @@
+"""One module for each report format: pure functions from a decision record to text."""

@@ -1,0 +1,315 @@
+"""A decision record as the readable formats need it: every string made harmless, findings in groups and in order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from kvgate.cli.plain import short, short_digests, visible
+from kvgate.rules.catalogue import dimensions
+
+Group = Literal["fault", "delete", "separate", "unverified", "met", "harmless"]
+
+WORST_FIRST: tuple[Group, ...] = ("fault", "delete", "separate", "unverified", "met", "harmless")
+
+_VALUE = 160  # characters of one value; the record holds it whole
+_LAST = 1000  # the order of a dimension that this version's catalogue does not have
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One finding, its strings made harmless.
+
+    Attributes:
+        group: what the reader has to do with it; the heading that it stands under.
+        order: how soon it is worth settling, from the catalogue; low is soon.
+        old: the old value as text; ``None``: not known.
+        new: the new value as text; ``None``: not known.
+        answers: KV valid, tokens equal, keys separate.
+        open: obligations that nothing meets.
+        met: obligation and what meets it.
+
+    """
+
+    group: Group
+    order: int
+    rule: str
+    title: str
+    baseline: int | None
+    path: str
+    kind: str
+    scope: str
+    old: str | None
+    new: str | None
+    detail: str
+    answers: tuple[str, str, str]
+    open: tuple[str, ...]
+    met: tuple[tuple[str, str], ...]
+    may_be: str | None
+    settled: str | None
+    settle: str | None
+    fix: str | None
+    why: str
+    links: tuple[str, ...]
+    evidence: tuple[str, ...]
+
+    @property
+    def alone(self) -> bool:
+        """Whether it is about the new deployment by itself, so that there is no old value."""
+        return self.baseline is None
+
+    @property
+    def change(self) -> str:
+        """``old -> new`` where there are values to show, else what was seen."""
+        if self.old is None and self.new is None:
+            return self.detail
+        sides = self.new or "?" if self.alone else f"{self.old or '(not known)'} -> {self.new or '(not known)'}"
+        return f"{sides}  ({self.detail})" if self.detail else sides
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """One old deployment."""
+
+    name: str
+    sha256: str
+    label: str
+    connector: str
+    location: str
+    namespace: str
+    separated_by: tuple[str, ...]
+    knob: str | None
+    knob_because: str
+    detached: bool
+    silent_because: str | None
+
+
+@dataclass(frozen=True)
+class Examined:
+    """One piece of evidence."""
+
+    kind: str
+    state: str
+    digest: str
+    reason: str
+    scope: str
+    examined: tuple[tuple[str, int], ...]
+    missing: tuple[tuple[str, str], ...]
+    figures: tuple[tuple[str, str], ...]
+    command: str | None
+    used: bool
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way to put the derived namespace in force."""
+
+    path: str
+    value: str
+    how: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Clearing:
+    """How the entries of one old deployment are deleted."""
+
+    baseline: int
+    command: str
+    blast_radius: str
+    owner: str | None
+
+
+@dataclass(frozen=True)
+class Report:
+    """A whole decision, ready to be laid out."""
+
+    verdict: str
+    accepted: bool
+    enforced: bool
+    because: str
+    exit_code: int
+    tool: str
+    new: str
+    new_sha256: str
+    first: bool
+    strategy: str
+    as_of: str
+    accept: tuple[str, ...]
+    declared_clear: bool
+    pack: str
+    baselines: tuple[Baseline, ...]
+    findings: tuple[Shown, ...]
+    settings: tuple[Setting, ...]
+    clearings: tuple[Clearing, ...]
+    evidence: tuple[Examined, ...]
+    derived: str | None
+    missing: tuple[tuple[str, str], ...]
+    namespace: str
+    waived: tuple[str, ...]
+    unused_waivers: tuple[str, ...]
+
+    def group(self, name: Group) -> tuple[Shown, ...]:
+        """Return the findings of one group, the most useful first."""
+        return tuple(finding for finding in self.findings if finding.group == name)
+
+    @property
+    def outcome(self) -> str:
+        """``accepted``, ``refused``, or that the decision is not enforced."""
+        word = "accepted" if self.accepted else "refused"
+        return word if self.enforced else f"{word}, not enforced (advisory)"
+
+    def old(self, baseline: int | None) -> str:
+        """Say which old deployment a finding is about, where there are several."""
+        if baseline is None or len(self.baselines) < 2:
+            return ""
+        return f"against {self.baselines[baseline].name}"
+
+
+def read_report(record: Mapping[str, Any]) -> Report:
+    """Lay a decision record open for reading.
+
+    Args:
+        record: a record in the shape of :class:`kvgate.rules.record.Record`.
+
+    """
+    shown = _harmless(record)
+    body = shown["predicate"]
+    findings = [_finding(finding) for finding in body["findings"]]
+    findings.sort(key=lambda one: (WORST_FIRST.index(one.group), one.order, one.path, one.baseline or 0))
+    used = {digest for finding in findings for digest in finding.evidence}
+    options = body["options"]
+    return Report(
+        verdict=body["verdict"],
+        accepted=body["accepted"],
+        enforced=body["enforced"],
+        because=body["acceptedBecause"],
+        exit_code=body["exitCode"],
+        tool=f"{body['tool'].get('name', '')} {body['tool'].get('version', '')}",
+        new=shown["subject"][0]["name"],
+        new_sha256=shown["subject"][0]["digest"]["sha256"],
+        first=bool(options.get("first")),
+        strategy=str(options.get("strategy")),
+        as_of=str(options.get("asOf")),
+        accept=tuple(options.get("accept", ())),
+        declared_clear=bool(options.get("declareClear")),
+        pack=str(body["policies"].get("pack", {}).get("id")),
+        baselines=tuple(_baseline(one, body["boundary"]) for one in enumerate(body["baseline"])),
+        findings=tuple(findings),
+        settings=tuple(
+            Setting(one["path"], one["value"], tuple(one["how"])) for one in body["action"].get("settings", ())
+        ),
+        clearings=tuple(
+            Clearing(one["baseline"], one["command"], one["blastRadius"], one["owner"])
+            for one in body["action"].get("clear", ())
+        ),
+        evidence=tuple(_evidence(one, used) for one in body["evidence"]),
+        derived=body["namespace"].get("derived"),
+        missing=tuple((one["dimension"], one["settle"]) for one in body["namespace"].get("missing", ())),
+        namespace=_side(body["namespace"].get("current", {})) or "(not known)",
+        waived=tuple(body["waivers"].get("used", ())),
+        unused_waivers=tuple(
+            f"{one['rule']} on {one['dimension']} (owner {one['owner']}, until {one['expires']}): {one['because']}"
+            for one in body["waivers"].get("unused", ())
+        ),
+    )
+
+
+def value_text(value: Any) -> str:
+    """Return a value as a reader knows it from the manifest: bare where it is a plain word, else compact JSON."""
+    if isinstance(value, str) and value and not value.isspace() and value not in ("null", "true", "false"):
+        text = value
+    else:
+        text = json.dumps(value, ensure_ascii=False, separators=(", ", ": "))
+    return short(short_digests(text), _VALUE)
+
+
+def _harmless(value: Any) -> Any:
+    """Return plain data with every string in it made harmless to show."""
+    if isinstance(value, str):
+        return visible(value)
+    if isinstance(value, Mapping):
+        return {visible(key): _harmless(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_harmless(item) for item in value]
+    return value
+
+
+def _side(side: Mapping[str, Any]) -> str | None:
+    return None if "value" not in side else value_text(side["value"])
+
+
+def _finding(data: Mapping[str, Any]) -> Shown:
+    open_ = tuple(one for one in data["obligations"] if one not in data["met"])
+    answers = data["answers"]
+    orders = {one.id: one.order for one in dimensions()}
+    return Shown(
+        group=_group(data, open_),
+        order=orders.get(data["dimension"], _LAST),
+        rule=data["rule"],
+        title=data["title"],
+        baseline=data["baseline"],
+        path=data["path"],
+        kind=data["kind"],
+        scope=data["scope"],
+        old=_side(data["old"]),
+        new=_side(data["new"]),
+        detail=short(short_digests(data["detail"]), 400),
+        answers=(answers["kvValid"], answers["tokensEqual"], answers["keysSeparate"]),
+        open=open_,
+        met=tuple(data["met"].items()),
+        may_be=data["mayBe"],
+        settled=f"waived by {data['waived']}" if data["waived"] else data["discharged"],
+        settle=data["settle"],
+        fix=data["fix"],
+        why=data["why"],
+        links=tuple(data["links"]),
+        evidence=tuple(data["evidence"]),
+    )
+
+
+def _group(data: Mapping[str, Any], open_: Sequence[str]) -> Group:
+    if data["selfFault"]:
+        return "fault"
+    if "delete" in open_:
+        return "delete"
+    if open_:
+        return "unverified" if data["unverified"] else "separate"
+    return "met" if data["obligations"] else "harmless"
+
+
+def _baseline(numbered: tuple[int, Mapping[str, Any]], boundaries: Sequence[Mapping[str, Any]]) -> Baseline:
+    index, data = numbered
+    boundary = next(one for one in boundaries if one["baseline"] == index)
+    label = " ".join(str(data["release"][key]) for key in ("name", "version") if data["release"].get(key))
+    old = boundary["old"]
+    return Baseline(
+        name=data["name"],
+        sha256=data["sha256"],
+        label=label,
+        connector=_side(old["connector"]) or "(not known)",
+        location=_side(old["location"]) or "(not known)",
+        namespace=_side(old["namespace"]) or "(not known)",
+        separated_by=tuple(boundary["separatedBy"]),
+        knob=boundary["knob"],
+        knob_because=boundary["knobBecause"],
+        detached=boundary["detached"],
+        silent_because=None if boundary["profileSpeaks"] else boundary["profileSilentBecause"],
+    )
+
+
+def _evidence(data: Mapping[str, Any], used: set[str]) -> Examined:
+    coverage = data["coverage"]
+    return Examined(
+        kind=data["kind"],
+        state=data["state"],
+        digest=data["digest"],
+        reason=data["reason"],
+        scope=data["scope"],
+        examined=tuple(coverage["examined"].items()),
+        missing=tuple(coverage["missing"].items()),
+        figures=tuple((name, value_text(value)) for name, value in data["figures"].items()),
+        command=data["command"],
+        used=data["digest"] in used,
+    )

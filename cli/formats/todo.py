@@ -1,0 +1,191 @@
+"""What is left to do for a decision, in words that every readable format shares."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from kvgate.cli.formats.report import Report, Shown
+
+CAPTURE = "kvgate capture MODEL --from LAUNCH_FILE -o DIR"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing to do.
+
+    Attributes:
+        what: one sentence.
+        exact: lines to copy.
+        notes: what else to know.
+
+    """
+
+    what: str
+    exact: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Member:
+    """Paths that one rule could not compare.
+
+    Attributes:
+        paths: manifest paths.
+        rule: the rule that asks for them.
+        instead: another way to settle them than the group's; ``None`` where there is none.
+        notes: where it differs from what holds for most.
+
+    """
+
+    paths: tuple[str, ...]
+    rule: str
+    instead: str | None
+    notes: tuple[str, ...]
+
+    @property
+    def words(self) -> str:
+        """The paths, and what else settles them."""
+        if self.instead is None:
+            return ", ".join(self.paths)
+        if len(self.paths) == 1 and self.paths[0] in self.instead:
+            return self.instead
+        return f"{', '.join(self.paths)}: {self.instead}"
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """What settles something unknown, and all that it settles."""
+
+    settle: str
+    members: tuple[Member, ...]
+
+
+@dataclass(frozen=True)
+class Unknowns:
+    """Everything that is not known.
+
+    Attributes:
+        intro: what holds for most of it, a sentence each.
+        groups: the most useful first.
+
+    """
+
+    intro: tuple[str, ...]
+    groups: tuple[Unknown, ...]
+
+
+def steps(report: Report) -> list[Step]:
+    """Return what is left to do, in the order in which to do it."""
+    found: list[Step] = []
+    faults = report.group("fault")
+    if faults:
+        fixes = dict.fromkeys(finding.fix or finding.settle or finding.why for finding in faults)
+        found.append(Step("Change the new deployment: it is unsafe by itself, whatever the old one was", tuple(fixes)))
+    elif not report.accepted:
+        found += [*_clearings(report), *_settings(report)]
+    if report.group("unverified"):
+        found.append(_learn(report))
+    return found
+
+
+def unknowns(report: Report) -> Unknowns:
+    """Group what is not known by what settles it, most useful first."""
+    findings = report.group("unverified")  # in catalogue order: groups and members inherit it
+    usual_sides, usual_outcome = Counter((_sides(report, finding), finding.may_be) for finding in findings).most_common(
+        1
+    )[0][0]
+    groups: dict[str, dict[tuple[str, str | None, tuple[str, ...]], dict[str, None]]] = {}
+    for finding in findings:
+        settle, instead = _alternatives(finding.settle or finding.fix or finding.why)
+        notes = []
+        if (sides := _sides(report, finding)) != usual_sides:
+            notes.append(sides)
+        if finding.may_be != usual_outcome:
+            notes.append(_outcome(finding.may_be))
+        key = (finding.rule, instead, tuple(notes))
+        groups.setdefault(settle, {}).setdefault(key, {})[finding.path] = None
+    return Unknowns(
+        (f"Unless a line says otherwise: {usual_sides}; {_outcome(usual_outcome)}.", *_unacceptable(findings)),
+        tuple(
+            Unknown(
+                settle,
+                tuple(Member(tuple(paths), rule, instead, notes) for (rule, instead, notes), paths in members.items()),
+            )
+            for settle, members in groups.items()
+        ),
+    )
+
+
+def _clearings(report: Report) -> Iterator[Step]:
+    if not report.group("delete"):
+        return
+    exact = []
+    for one in report.clearings:
+        exact += [one.command, f"reaches: {one.blast_radius}", f"owner: {one.owner or '(not known)'}"]
+    notes = () if report.strategy == "recreate" else ("Old workers that go on writing bring them back.",)
+    yield Step("Delete the old entries, and declare it with --declare clear", tuple(exact), notes)
+
+
+def _settings(report: Report) -> Iterator[Step]:
+    if not report.group("separate"):
+        return
+    if report.settings:
+        exact = []
+        for one in report.settings:
+            exact += [f"{one.path}: {one.value}", *(f"  {line}" for line in one.how)]
+        one_of = "one of these settings" if len(report.settings) > 1 else "this setting"
+        alone = not any(report.group(name) for name in ("delete", "unverified"))
+        then = f"Then capture and check again: the verdict stays {report.verdict}"
+        yield Step(
+            f"Put the new deployment in a namespace of its own: {one_of}",
+            tuple(exact),
+            (f"{then}, and the exit code is 0." if alone else f"{then}.",),
+        )
+    elif report.derived is None:
+        yield Step("Make known what is not: until then no namespace can be derived for the new deployment")
+    else:
+        silent = next((f" ({old.silent_because})" for old in report.baselines if old.silent_because), "")
+        yield Step(f"Keep the old entries out of reach: no known setting of this connector does{silent}")
+
+
+def _learn(report: Report) -> Step:
+    findings = report.group("unverified")
+    captured = sum(_needs_capture(finding) for finding in findings)
+    if captured > 1:
+        exact = f"{CAPTURE}    (settles up to {captured} of {len(findings)}; declare the rest with --set)"
+        return Step("Make known what is not: capture the deployments with their launch lines", (exact,))
+    first = [unknown.settle for unknown in unknowns(report).groups[:3]]
+    if findings[0].kind == "first" and report.derived is not None:
+        return Step("Show what lies at the target", (f"kvgate namespace {report.new}",), (f"{first[0]}.",))
+    return Step("Make known what is not", tuple(first))
+
+
+def _needs_capture(finding: Shown) -> bool:
+    return any(word in (finding.settle or "") for word in ("capture", "--from", "--adapter", "--renderer"))
+
+
+def _unacceptable(findings: tuple[Shown, ...]) -> tuple[str, ...]:
+    if any(finding.may_be for finding in findings):
+        return ("What may turn out to be more than new-namespace is settled by no --accept and no setting.",)
+    return ()
+
+
+def _outcome(may_be: str | None) -> str:
+    return f"may turn out to be {may_be}" if may_be else "at worst new-namespace"
+
+
+def _alternatives(settle: str) -> tuple[str, str | None]:
+    """Split "capture ..., or --set X" so that everything that one capture settles stands together."""
+    first, comma, rest = settle.partition(", or --set ")
+    return (first, f"or --set {rest}") if comma and first.startswith("capture") else (settle, None)
+
+
+def _sides(report: Report, finding: Shown) -> str:
+    sides = []
+    if finding.old is None and finding.baseline is not None:
+        sides.append(f"old {finding.baseline + 1}" if len(report.baselines) > 1 else "old")
+    if finding.new is None:
+        sides.append("new")
+    return f"not known on {' and '.join(sides)}" if sides else finding.detail or finding.change

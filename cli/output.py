@@ -1,0 +1,71 @@
+"""``-o FORMAT[=PATH]``: one decision, many renderings; files appear whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvgate.rules.errors import InputError, UsageError
+
+FORMATS = ("text", "json", "markdown", "github")
+
+
+@dataclass(frozen=True)
+class Output:
+    """One rendering, and where it goes: ``None`` is standard output."""
+
+    format: str
+    path: Path | None
+
+
+def parse_outputs(given: Sequence[str]) -> list[Output]:
+    """Return what ``-o`` asks for, with the text report on standard output where nothing else goes there.
+
+    Raises:
+        UsageError: an unknown format, two without a path, a file twice.
+
+    """
+    outputs: list[Output] = []
+    for text in given:
+        name, equals, path = text.partition("=")
+        if name not in FORMATS:
+            raise UsageError(f"there is no format {name!r}", where="-o", hint=f"formats: {', '.join(FORMATS)}")
+        if equals and not path:
+            raise UsageError("the path after '=' is empty", where=f"-o {name}=")
+        outputs.append(Output(name, Path(path) if equals else None))
+    to_stdout = [output.format for output in outputs if output.path is None]
+    if len(to_stdout) > 1:
+        raise UsageError(
+            f"{to_stdout[0]} and {to_stdout[1]} would both go to standard output",
+            where="-o",
+            hint=f"give all but one a path: -o {to_stdout[1]}=FILE",
+        )
+    files = [output.path.resolve() for output in outputs if output.path is not None]
+    for number, file in enumerate(files):
+        if file in files[:number]:
+            raise UsageError("is named by two outputs", where=str(file), hint="one file for each format")
+    return outputs if to_stdout else [*outputs, Output("text", None)]
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a file whole: beside its place, then renamed. A device or pipe is written to as it is.
+
+    Raises:
+        InputError: it cannot be written.
+
+    """
+    from kvgate.corpora.files import write_whole
+
+    data = text.encode("utf-8")
+    place = path.resolve()  # through a link, to the file that it stands for
+    if place.is_dir():
+        raise InputError("is a folder, not a file", where=str(path))
+    if not place.exists() or place.is_file():
+        write_whole(place, [data])
+        return
+    try:
+        with place.open("wb") as file:
+            file.write(data)
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror or error}", where=str(path)) from None

@@ -1,0 +1,67 @@
+"""Making text from inputs harmless to whoever shows it: terminals, CI logs, issue trackers."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+# What a terminal or a log viewer acts on instead of showing it: control and format characters (ANSI escapes, bells,
+# directions that reorder what stands around them, invisible joiners), lone surrogates, line and paragraph separators.
+_ACTED_ON = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+
+# GitHub's runner reads `::command::` at the start of a log line and `##[command]` anywhere in one, Azure's reads
+# `##vso[command]` (actions/runner, src/Runner.Common/ActionCommand.cs). Wrapping can put any word at a line's start.
+_LOG_COMMAND = re.compile(r":(?=:[A-Za-z])|#(?=#\w*\[)")
+
+
+def visible(text: str) -> str:
+    """Return ``text`` as one line in which every character is only ever shown.
+
+    Characters that a terminal acts on, and the starts of log commands, become hexadecimal escapes.
+    """
+    if not text.isprintable():
+        text = "".join(_escaped(character) for character in text)
+    return _LOG_COMMAND.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+
+
+def visible_json(text: str) -> str:
+    """Return JSON text of equal meaning without characters that a terminal acts on (line feeds stay)."""
+    if text.replace("\n", "").isprintable():
+        return text
+    return "".join(
+        character if character == "\n" or not _acts(character) else _json_escape(character) for character in text
+    )
+
+
+def short(text: str, limit: int) -> str:
+    """Cut ``text`` to ``limit`` characters, saying how many were left out."""
+    if len(text) <= limit:
+        return text
+    kept = text[: max(limit - 12, 1)]
+    return f"{kept}… (+{len(text) - len(kept)})"
+
+
+def short_digests(text: str) -> str:
+    """Abbreviate the digests in ``text`` to their first twelve digits: for reading, never for comparing."""
+    return _DIGEST.sub(r"\1:\2…", text)
+
+
+_DIGEST = re.compile(r"\b(blake3|sha256):([0-9a-f]{12})[0-9a-f]{52}\b")
+
+
+def _acts(character: str) -> bool:
+    return unicodedata.category(character) in _ACTED_ON
+
+
+def _escaped(character: str) -> str:
+    if not _acts(character):
+        return character
+    code = ord(character)
+    if character in "\n\r\t":
+        return {"\n": "\\n", "\r": "\\r", "\t": "\\t"}[character]
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _json_escape(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
