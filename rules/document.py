@@ -8,6 +8,7 @@ pipeline would see another value.
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any
 
@@ -18,6 +19,7 @@ from kvgate.rules.errors import InputError
 MAX_BYTES = 16 * 1024 * 1024  # bulk lives in sidecars; a manifest of a real deployment is under 200 kB
 _MAX_DEPTH = 64
 _MAX_NODES = 500_000
+_QUOTED = 200  # characters
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -25,7 +27,8 @@ _NULL = {"", "~", "null", "Null", "NULL"}
 _TRUE = {"true", "True", "TRUE"}
 _FALSE = {"false", "False", "FALSE"}
 _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*)")
-_FLOAT = re.compile(r"[-+]?(0|[1-9][0-9]*)?(\.[0-9]*)?([eE][-+]?[0-9]+)?")
+_FLOAT = re.compile(r"[-+]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF|nan|NaN|NAN)")
 # What YAML 1.1 resolves to something other than the string it looks like (yaml.org/type, 2005).
 _READ_TWO_WAYS = re.compile(
@@ -84,7 +87,7 @@ def parse_json(text: str, source: str, *, non_finite: bool = False) -> Any:
         seen: dict[str, Any] = {}
         for key, value in items:
             if key in seen:
-                raise InputError(f"the key {key!r} stands twice in one object", where=source)
+                raise InputError(f"the key {_short(key)!r} stands twice in one object", where=source)
             seen[key] = value
         return seen
 
@@ -93,12 +96,21 @@ def parse_json(text: str, source: str, *, non_finite: bool = False) -> Any:
             raise InputError(f"{name} is not a JSON number", where=source)
         return float(name)
 
+    def number(digits: str) -> float:
+        if math.isinf(value := float(digits)) and not non_finite:
+            raise InputError(f"{_short(digits)} is too large for a number", where=source)
+        return value
+
     try:
-        value = json.loads(text, object_pairs_hook=pairs, parse_constant=constant)
+        value = json.loads(text, object_pairs_hook=pairs, parse_constant=constant, parse_float=number)
+        if _SURROGATE.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
         raise InputError(f"not valid JSON: {error.msg}", where=f"{source}:{error.lineno}") from None
     except RecursionError:
         raise InputError("nested too deeply", where=source) from None
+    except UnicodeEncodeError:
+        raise InputError("holds half a surrogate pair, which is no character", where=source) from None
     except ValueError as error:  # an integer of more than 4,300 digits
         raise InputError(f"not readable as JSON: {error}", where=source) from None
     return value
@@ -143,7 +155,7 @@ class _Events:
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             raise self._refuse(event, "anchors and aliases are not allowed", "write the value out")
         if getattr(event, "tag", None) and not isinstance(event, yaml.DocumentStartEvent):
-            raise self._refuse(event, f"the tag {event.tag!r} is not allowed")
+            raise self._refuse(event, f"the tag {_short(event.tag)!r} is not allowed")
         return event
 
     @staticmethod
@@ -202,17 +214,28 @@ class _Events:
         if _READ_TWO_WAYS.fullmatch(text):
             raise self._refuse(
                 event,
-                f"{_dotted(path)}: {text} is read differently by different YAML tools",
-                f'quote it if a string is meant: "{text}"',
+                f"{_dotted(path)}: {_short(text)} is read differently by different YAML tools",
+                f'quote it if a string is meant: "{_short(text)}"',
             )
         if _INTEGER.fullmatch(text):
             if len(text) > 4000:
                 raise self._refuse(event, f"{_dotted(path)}: a number of {len(text):,} digits")
             return int(text)
-        if any(character.isdigit() for character in text) and _FLOAT.fullmatch(text):
-            return float(text)
+        if _FLOAT.fullmatch(text):
+            if math.isinf(value := float(text)):
+                raise self._refuse(
+                    event,
+                    f"{_dotted(path)}: {_short(text)} is too large for a number",
+                    f'quote it if a string is meant: "{_short(text)}"',
+                )
+            return value
         return text
 
 
 def _dotted(path: tuple[str, ...]) -> str:
-    return ".".join(path)
+    return _short(".".join(path))
+
+
+def _short(text: str) -> str:
+    """Cut what an error quotes from a hostile document to what fits a line."""
+    return text if len(text) <= _QUOTED else f"{text[:_QUOTED]}…"

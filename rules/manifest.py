@@ -19,8 +19,11 @@ from kvgate.rules.values import UNKNOWN, Basis, Field, Known
 # Lists whose entries have an identity become maps, so that adding one entry is one change
 # (DeepDiff reports a prepended list entry as a change of every entry after it).
 _KEYED_LISTS = {"adapters": "name", "roles": "name", "weights.served": "rank"}
+_QUOTED = 200  # characters of a path, which a hostile manifest can make very long
 _SETS = ("request_features", "cache.key_fields", "chat_template.reads")
-_CREDENTIALS = re.compile(r"//[^/@\s]*:[^/@\s]*@|[?&](password|token|secret|api_?key)=", re.IGNORECASE)
+# User information of a URL, which may be a bare token, and what is handed over in a query. One pass over the text:
+# an input chooses what is searched.
+_CREDENTIALS = re.compile(r"://[^/@\s]*@|//[^/@\s:]*:[^/@\s]*@|[?&](password|token|secret|api_?key)=", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,9 @@ def manifest_from(document: Mapping[str, Any], source: str = "<data>") -> Manife
     """
     try:
         digest_of_data = sha256(canonical_json(document))
-    except TypeError as error:
+    except RecursionError:
+        raise InputError("nested too deeply", where=source) from None
+    except (TypeError, ValueError) as error:
         raise InputError(str(error), where=source) from None
     return _validated(document, source, digest_of_data, {})
 
@@ -198,7 +203,7 @@ def _input_error(error: ValidationError, source: str, lines: Mapping[tuple[str, 
     elif given is None:
         message = "cannot be null"
         hint = "leave it out where it is unknown"
-    return InputError(f"{'.'.join(path)}: {message}", where=_at(source, lines, path), hint=hint)
+    return InputError(f"{'.'.join(path)[:_QUOTED]}: {message}", where=_at(source, lines, path), hint=hint)
 
 
 def _refuse_contradictions(manifest: Manifest) -> None:
@@ -212,14 +217,12 @@ def _refuse_contradictions(manifest: Manifest) -> None:
             leaf == path or leaf.startswith(f"{path}.") or path.startswith(f"{leaf}.") for leaf in schema_leaves()
         ):
             raise InputError(f"provenance: {path!r} is not a manifest path", where=manifest.where("provenance"))
-    for path in ("cache.location", "model.id", "tokenizer.path"):
-        value = _walk(manifest.data, path)
-        if isinstance(value, str) and _CREDENTIALS.search(value):
-            raise InputError(
-                f"{path} holds credentials",
-                where=manifest.where(path),
-                hint="leave user, password and tokens out; kvgate never needs them",
-            )
+    if (found := _with_credentials(manifest.data, ())) is not None:
+        raise InputError(
+            f"{'.'.join(found)[:_QUOTED]} holds credentials",
+            where=_at(manifest.source, manifest.lines, found),
+            hint="leave user, password and tokens out; kvgate never needs them",
+        )
     leaves = set(schema_leaves())
     for role in manifest.data.get("roles") or ():
         for path in role["set"]:
@@ -228,6 +231,23 @@ def _refuse_contradictions(manifest: Manifest) -> None:
                     f"roles: {role['name']!r} sets {path!r}, which is not a manifest path",
                     where=manifest.where("roles"),
                 )
+
+
+def _with_credentials(value: Any, path: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Return the path of the first text that holds credentials; not of a key, which an error would print."""
+    if isinstance(value, str):
+        return path if _CREDENTIALS.search(value) else None
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            if _CREDENTIALS.search(key):
+                return path
+            if (found := _with_credentials(item, (*path, key))) is not None:
+                return found
+    elif isinstance(value, (list, tuple)):
+        for number, item in enumerate(value):
+            if (found := _with_credentials(item, (*path, str(number)))) is not None:
+                return found
+    return None
 
 
 def _walk(data: Mapping[str, Any], path: str) -> Any:
