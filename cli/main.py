@@ -9,9 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from kvgate.cli import guard
+from kvgate.cli.commands.capture import capture
 from kvgate.cli.commands.check import check
 from kvgate.cli.commands.connectors import list_connectors, show_connector
+from kvgate.cli.commands.corpus import compare_corpora, list_corpora, show_corpus, snapshot_corpus
 from kvgate.cli.commands.explain import explain
+from kvgate.cli.commands.fingerprint import fingerprint
 from kvgate.cli.commands.namespace import namespace
 from kvgate.cli.commands.record import show_record, verify_record
 from kvgate.cli.commands.rules import list_rules
@@ -33,6 +36,7 @@ app = typer.Typer(
 )
 _rules = _group("The rules that decide.")
 _connectors = _group("What is known of the keys of each connector.")
+_corpus = _group("Conversations, and what renderers make of them.")
 _record = _group("Decision records.")
 
 
@@ -46,17 +50,24 @@ def _help(command: Callable[..., Any]) -> str:
     return "\n\n".join(f"\b\n{text}" if "\n " in text or text[:1] == " " else text for text in paragraphs)
 
 
+_add(app, "capture", capture)
 _add(app, "check", check)
 _add(app, "explain", explain)
 _add(app, "namespace", namespace)
+_add(app, "fingerprint", fingerprint)
 _add(app, "schema", schema)
 _add(_rules, "list", list_rules)
 _add(_connectors, "list", list_connectors)
 _add(_connectors, "show", show_connector)
+_add(_corpus, "list", list_corpora)
+_add(_corpus, "show", show_corpus)
+_add(_corpus, "snapshot", snapshot_corpus)
+_add(_corpus, "compare", compare_corpora)
 _add(_record, "show", show_record)
 _add(_record, "verify", verify_record)
 app.add_typer(_rules, name="rules")
 app.add_typer(_connectors, name="connectors")
+app.add_typer(_corpus, name="corpus")
 app.add_typer(_record, name="record")
 
 

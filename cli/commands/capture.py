@@ -1,0 +1,205 @@
+"""``kvgate capture``: what one deployment is, as a manifest."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kvgate.cli.options import ConfigFile, Debug, NoColor, NoConfig
+
+if TYPE_CHECKING:
+    from kvgate.deployments.capture import Captured
+    from kvgate.deployments.launch import LaunchFacts
+
+_MAX_LAUNCH = 1 << 20  # bytes; the longest real launch scripts are a hundredth of it
+
+
+def capture(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A checkpoint folder, or org/name[@revision] on the hub.")
+    ],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="DIR|FILE", help="A folder for manifest.yaml and its sidecars, or a .yaml file."
+        ),
+    ],
+    revision: Annotated[str | None, typer.Option(metavar="REVISION", help="Of the hub repository.")] = None,
+    launch: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--from", metavar="FILE", help="The command that starts the engine (vLLM); '-' is standard input."
+        ),
+    ] = None,
+    adapter: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=PATH", help="Where an adapter's files are. Repeatable."),
+    ] = None,
+    chat_template: Annotated[
+        str | None, typer.Option(metavar="FILE", help="A chat template that replaces the checkpoint's.")
+    ] = None,
+    renderer: Annotated[
+        str | None,
+        typer.Option(metavar="here", help="This environment is the one that serves: say it inside the image."),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="PATH=VALUE", help="What only you know; null: known to be unset. Repeatable."),
+    ] = None,
+    unset: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATH", help="A path or section in which nothing else is set. Repeatable."),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not say what stays unknown.")] = False,
+    config: ConfigFile = None,
+    no_config: NoConfig = False,
+    no_color: NoColor = False,
+    debug: Debug = False,  # noqa: ARG001 - read by the guard
+) -> int:
+    """Write down what a deployment is: a manifest with its sidecars.
+
+    Weights are hashed, tokenizer and template examined, the launch line read; nothing of it is run. What
+    stays unknown is listed, most useful first. The manifest's path goes to standard output.
+
+    Examples:
+      kvgate capture /models/llama --from serve.sh -o release-7/
+      kvgate capture org/name@0e9e39f --from serve.sh --adapter billing=adapters/billing -o release-7/
+      kvgate capture /models/llama --from - --set cache.tenancy=null -o new.yaml < serve.sh
+    """
+    from kvgate.cli import console
+    from kvgate.cli.config import find_config
+    from kvgate.cli.progress import shown
+    from kvgate.cli.settings import parse_settings
+    from kvgate.rules.errors import UsageError
+
+    if renderer not in (None, "here"):
+        raise UsageError(f"{renderer!r} is no renderer", where="--renderer", hint="--renderer here")
+    adapters = _adapters(adapter or ())
+    settings = parse_settings(set_ or ())
+    found = find_config(config, none=no_config)
+    _check_paths(found.capture.set, found.capture.unset, unset or ())
+    lines = [_launch(name) for name in launch or ()]
+
+    from kvgate.deployments.capture import capture as gather
+    from kvgate.deployments.write import write
+
+    with shown(quiet=quiet, no_color=no_color) as progress:
+        captured = gather(
+            model,
+            revision=revision,
+            launch=lines,
+            adapters=adapters,
+            chat_template=chat_template,
+            renderer="here" if renderer else None,
+            sets=_laid_over(found.capture.set, settings),
+            unsets=[*found.capture.unset, *(unset or ())],
+            progress=progress,
+        )
+        path = write(captured, output)
+    if not quiet:
+        for line in _left_open(captured):
+            console.say(line)
+    console.emit(f"{path}\n")
+    return 0
+
+
+def _adapters(given: Iterable[str]) -> dict[str, Path]:
+    from kvgate.rules.errors import UsageError
+
+    adapters: dict[str, Path] = {}
+    for text in given:
+        name, equals, path = text.partition("=")
+        if not (name and equals and path):
+            raise UsageError(f"{text!r} is not NAME=PATH", where="--adapter")
+        if name in adapters:
+            raise UsageError(f"{name!r} is given twice", where="--adapter")
+        adapters[name] = Path(path)
+    return adapters
+
+
+def _check_paths(configured: Iterable[str], configured_unset: Iterable[str], unset: Iterable[str]) -> None:
+    from kvgate.cli.settings import check_path
+
+    for paths, where in ((configured, "capture.set"), (configured_unset, "capture.unset"), (unset, "--unset")):
+        for path in paths:
+            check_path(path, where)
+
+
+def _laid_over(configured: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Let the command line win: what it sets replaces what is configured at, below and above the same path."""
+    kept = {
+        path: value
+        for path, value in configured.items()
+        if not any(path == own or path.startswith(f"{own}.") or own.startswith(f"{path}.") for own in settings)
+    }
+    return {**kept, **settings}
+
+
+def _launch(name: str) -> LaunchFacts:
+    from kvgate.corpora.files import read_bytes
+    from kvgate.deployments.launch import parse_vllm
+    from kvgate.rules.errors import InputError
+
+    if name == "-":
+        data, folder = sys.stdin.buffer.read(_MAX_LAUNCH + 1), Path()
+        if len(data) > _MAX_LAUNCH:
+            raise InputError(f"larger than the {_MAX_LAUNCH:,} bytes of any launch line", where=name)
+    else:
+        data, folder = read_bytes(Path(name), _MAX_LAUNCH), Path(name).parent
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"not UTF-8 text (byte {error.start})", where=name) from None
+    return parse_vllm(text, source=name, files=_Beside(folder))
+
+
+class _Beside(Mapping[str, bytes]):
+    """The files that a launch line names, read when they are asked for; paths are relative to the line's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __getitem__(self, name: str) -> bytes:
+        from kvgate.corpora.files import read_bytes
+
+        if name not in self:
+            raise KeyError(name)
+        return read_bytes(self._folder / name, _MAX_LAUNCH)
+
+    def __contains__(self, name: object) -> bool:
+        try:
+            return isinstance(name, str) and (self._folder / name).is_file()
+        except (OSError, ValueError):  # too long for a name, or a NUL in it
+            return False
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+def _left_open(captured: Captured) -> Iterator[str]:
+    """Say what a reader should know, and what stays unknown with what settles it, most useful first."""
+    from kvgate.rules.catalogue import dimensions
+
+    for note in captured.notes:
+        yield f"note: {note}"
+    if not captured.unknown:
+        return
+    rows = []
+    for path, reason in captured.unknown:
+        concerned = [one for one in dimensions() if one.owns(path) or any(_below(own, path) for own in one.paths)]
+        settle = concerned[0].settle if len(concerned) == 1 else ""
+        rows.append((min((one.order for one in concerned), default=0), path, reason, settle))
+    yield f"unknown: {len(rows)}, most useful first (what is unknown equals nothing, so a check stays red)"
+    for _, path, reason, settle in sorted(rows, key=lambda row: row[0]):
+        yield f"  {path}: {reason}" + (f"; {settle}" if settle and "--set" in settle else "")
+
+
+def _below(path: str, section: str) -> bool:
+    return path.startswith(f"{section}.")
