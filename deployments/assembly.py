@@ -70,11 +70,10 @@ class Assembly:
         """Write what the operator says; it stands above everything found out, doubts included."""
         for other in [other for other in self._values if _below(other, path)]:
             del self._values[other], self._basis[other]
+        for other in [other for other in self._doubts if _below(path, other) and other != path]:
+            self._split(other)
         for other in [other for other in self._doubts if _below(other, path)]:
             del self._doubts[other]
-        for other in [other for other in self._doubts if _below(path, other)]:
-            self._split(other)
-            self._doubts.pop(path, None)
         parent = path
         while "." in parent:  # a null section gives way to what is set inside it
             parent = parent.rpartition(".")[0]
@@ -111,6 +110,12 @@ class Assembly:
         if any(_below(path, doubt) for doubt in self._doubts):
             return False
         return any(_below(path, known) or _below(known, path) for known in self._values)
+
+    def missing(self, path: str) -> list[str]:
+        """Return what is not known at and below a path: the path itself where nothing is, else its leaves."""
+        leaves = [leaf for leaf in self._leaves if _below(leaf, path)]
+        absent = [leaf for leaf in leaves if not self.has(leaf)]
+        return [path] if absent == leaves else absent
 
     def unknown(self) -> tuple[tuple[str, str], ...]:
         """Return what stays unknown and why, in schema order."""

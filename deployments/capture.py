@@ -22,7 +22,7 @@ from kvgate.deployments.config import (
 from kvgate.deployments.hub import HubCheckpoint, obtain, split_repository
 from kvgate.deployments.launch import LaunchFacts, parse_vllm, resolve
 from kvgate.rules.errors import InputError, UsageError
-from kvgate.rules.manifest import manifest_from, schema_leaves
+from kvgate.rules.manifest import manifest_from
 from kvgate.rules.progress import Progress, silent
 from kvgate.weights.adapters import fingerprint_adapter
 from kvgate.weights.digest import root_digest
@@ -403,11 +403,9 @@ class _Capture:
         return values
 
     def _unknown(self) -> None:
-        present = self._assembly.has
-        for leaf in schema_leaves():
-            reason = _FROM_OPERATOR.get(leaf) or _FROM_OPERATOR.get(leaf.partition(".")[0])
-            if reason is not None and not present(leaf):
-                self._assembly.doubt(leaf if leaf in _FROM_OPERATOR else leaf.partition(".")[0], reason)
+        for path, reason in _FROM_OPERATOR.items():
+            for missing in self._assembly.missing(path):
+                self._assembly.doubt(missing, reason)
 
 
 def _only(launch: Sequence[LaunchFacts]) -> LaunchFacts | None:

@@ -57,6 +57,36 @@ def _tensors(extra: dict[str, bytes]) -> bytes:
 
 
 @pytest.fixture(scope="session")
+def remembered() -> dict[str, Any]:
+    return {}
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch, remembered: dict[str, Any]) -> None:
+    """Run the two child processes of a capture once for each different input of the whole run."""
+    from kvgate.deployments import capture as module
+
+    real_config, real_examine = module.effective_config, module.examine
+
+    def config(raw: Any, overrides: Any) -> Any:
+        key = json.dumps([raw, overrides], sort_keys=True)
+        if key not in remembered:
+            remembered[key] = real_config(raw, overrides)
+        return remembered[key]
+
+    def examine(folder: Path, *, template: str | None, corpus: Any, options: Any, progress: Any) -> Any:
+        override = Path(template).read_text() if template is not None and Path(template).exists() else template
+        files = [(folder / name).read_text() for name in ("tokenizer.json", "tokenizer_config.json")]
+        key = json.dumps([files, override, corpus is None, options], sort_keys=True)
+        if key not in remembered:
+            remembered[key] = real_examine(folder, template=template, corpus=corpus, options=options, progress=progress)
+        return remembered[key]
+
+    monkeypatch.setattr(module, "effective_config", config)
+    monkeypatch.setattr(module, "examine", examine)
+
+
+@pytest.fixture(scope="session")
 def tokenizer_json() -> str:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 

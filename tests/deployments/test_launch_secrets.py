@@ -38,7 +38,7 @@ PLACES = {
     "abbreviated": "vllm serve org/m --api-k {}",
     "an unknown flag": "vllm serve org/m --registry-password {}",
     "a dotted flag": "vllm serve org/m --additional-config.auth.secret {}",
-    "a dotted flag with an equals sign": "vllm serve org/m --kv-transfer-config.kv_connector_extra_config.access_key={}",
+    "a dotted flag with an equals sign": "vllm serve org/m --additional-config.store.access_key={}",
     "the environment": "HF_TOKEN={} vllm serve org/m",
     "an export": "export AWS_SECRET_ACCESS_KEY={}\nvllm serve org/m",
     "env": "env VLLM_API_KEY={} vllm serve org/m",

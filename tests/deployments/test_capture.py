@@ -1,0 +1,362 @@
+"""A deployment becomes a manifest: from a folder or a hub, with a launch line or without."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvgate.deployments.capture import Captured, capture
+from kvgate.deployments.launch import parse_vllm
+from kvgate.deployments.write import write
+from kvgate.rules.errors import InputError, UsageError
+from kvgate.rules.manifest import Manifest, parse_manifest
+
+from .conftest import MakeCheckpoint
+from .hub_server import Hub, Repository, serving
+
+IMAGE = "sha256:" + "a" * 64
+LINE = f"docker run vllm/vllm-openai:v0.33.0@{IMAGE} /models/m -tp 2"
+OFFLOAD = (
+    """ --kv-transfer-config '{"kv_connector":"OffloadingConnector","kv_connector_extra_config":{"spec_name":"""
+    """"TieringOffloadingSpec","cpu_bytes_to_use":1,"secondary_tiers":[{"type":"fs","root_dir":"/mnt/kv"}]}}'"""
+)
+
+
+def launched(line: str) -> Any:
+    return [parse_vllm(line, source="launch.sh")]
+
+
+def read(captured: Captured, folder: Path) -> Manifest:
+    path = write(captured, folder)
+    return parse_manifest(path.read_bytes(), str(path))
+
+
+def reason(captured: Captured, path: str) -> str:
+    return dict(captured.unknown)[path]
+
+
+def test_a_folder_with_its_launch_line(make_checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
+    folder = make_checkpoint()
+    told: set[str] = set()
+    captured = capture(
+        str(folder),
+        launch=launched(LINE + OFFLOAD),
+        sets={"engine.accelerator": "H200", "cache.ttl": "30d", "release.name": "support"},
+        unsets=["cache.tenancy", "inputs"],
+        progress=lambda stage, *_: told.add(stage),
+    )
+    manifest = read(captured, tmp_path / "out")
+    assert manifest.value("model.id") == "/models/m"
+    assert manifest.value("model.config_class") == {"name": "LlamaConfig", "transformers": _version("transformers")}
+    assert manifest.value("model.config")["dtype"] == "bfloat16"
+    assert manifest.value("weights.checkpoint.kv_rule") == "1/llama"
+    assert manifest.value("weights.checkpoint.tensors") == 12
+    assert manifest.value("precision") == {"compute": "bfloat16", "kv_cache": "bfloat16", "kv_scales": None}
+    assert manifest.value("parallelism.tensor") == 2
+    assert manifest.value("engine.image") == IMAGE
+    assert manifest.value("engine.version") == "0.33.0"
+    assert manifest.value("engine.max_model_len") == 512
+    assert manifest.value("cache.connector") == "vllm-offload-fs"
+    assert manifest.value("cache.location") == "/mnt/kv"
+    assert manifest.value("chat_template.source") == "tokenizer_config.json"
+    assert manifest.value("tokenizer.vocabulary.size") == 260
+    assert manifest.value("tokenizer.renderer") == {
+        "engine": "vllm",
+        "engine_version": "0.33.0",
+        "transformers": None,
+        "tokenizers": None,
+    }
+    assert manifest.value("adapters") == {}
+    assert manifest.value("request_features") == []
+    for path in ("inputs", "cache.tenancy", "cache.version", "engine.packages", "weights.served", "roles"):
+        assert manifest.knows(path), path
+        assert manifest.value(path) is None, path
+    assert manifest.basis("weights.checkpoint.digest") == "computed"
+    assert manifest.basis("tokenizer.effective") == "computed"
+    assert manifest.basis("model.config") == "computed"
+    assert manifest.basis("tokenizer.renderer.transformers") == "declared"
+    assert manifest.basis("parallelism.tensor") == "declared"
+    assert [path for path, _ in captured.unknown] == ["cache.cleanup_owner"]
+    assert {"rendering conversations"} <= told
+
+
+def _version(package: str) -> str:
+    from importlib.metadata import version
+
+    return version(package)
+
+
+def test_the_same_deployment_gives_the_same_manifest(make_checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
+    folder = make_checkpoint()
+    first, second = (read(capture(str(folder), launch=launched(LINE)), tmp_path / name) for name in "ab")
+    assert first.sha256 == second.sha256
+    for name in ("weights.jsonl", "tokens.jsonl"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+@pytest.mark.usefixtures("quick")
+def test_without_a_launch_line_what_it_would_say_is_unknown(make_checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
+    captured = capture(str(make_checkpoint()))
+    manifest = read(captured, tmp_path / "out.yaml")
+    for path in (
+        "engine.name",
+        "engine.args",
+        "parallelism.tensor",
+        "precision.compute",
+        "adapters",
+        "cache.connector",
+        "request_features",
+        "tokenizer.options",
+        "tokenizer.renderer",
+        "model.quantization",
+        "weights.mutable",
+    ):
+        assert not manifest.knows(path), path
+    assert reason(captured, "engine") == "no launch line was given (--from)"
+    assert manifest.knows("model.config")
+    assert manifest.knows("weights.checkpoint.digest")
+    assert manifest.knows("chat_template.tree")
+    assert manifest.value("tokenizer.snapshot.file") == "out.tokens.jsonl"
+    assert manifest.value("weights.checkpoint.map.file") == "out.weights.jsonl"
+
+
+@pytest.mark.usefixtures("quick")
+def test_sections_declared_unset_are_at_the_engines_defaults(make_checkpoint: MakeCheckpoint) -> None:
+    captured = capture(
+        str(make_checkpoint()),
+        unsets=[
+            "engine",
+            "precision",
+            "parallelism",
+            "adapters",
+            "weights.mutable",
+            "cache",
+            "inputs",
+            "model.quantization",
+        ],
+        sets={"engine.name": "vllm", "engine.version": "0.33.0", "parallelism.tensor": 4},
+        renderer="here",
+    )
+    manifest = captured.manifest
+    assert manifest["engine"]["version"] == "0.33.0"
+    assert manifest["engine"]["args"] == {}
+    assert manifest["engine"]["prefix_hash"] == {"algorithm": None, "seed": None}
+    assert "image" not in manifest["engine"]
+    assert manifest["precision"] == {"compute": "bfloat16", "kv_cache": "bfloat16", "kv_scales": None}
+    assert manifest["parallelism"] == {
+        "tensor": 4,
+        "pipeline": 1,
+        "data": 1,
+        "expert": 1,
+        "decode_context": 1,
+        "prefill_context": 1,
+    }
+    assert manifest["adapters"] == []
+    assert manifest["weights"]["mutable"] is False
+    assert manifest["cache"]["connector"] is None
+    assert manifest["cache"]["tenancy"] is None
+    assert manifest["inputs"] is None
+    assert manifest["tokenizer"]["renderer"]["transformers"] == _version("transformers")
+    assert {path for path, _ in captured.unknown} == {
+        "engine.image",
+        "request_features",
+        "roles",
+        "model.served_name",
+        "tokenizer.options",
+    }
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_the_operator_sets_stands_above_everything(make_checkpoint: MakeCheckpoint) -> None:
+    captured = capture(
+        str(make_checkpoint()),
+        launch=launched("vllm serve /m -tp $TP"),
+        sets={
+            "parallelism.tensor": 8,
+            "model.id": "org/m",
+            "cache.tenancy": {"boundary": "tenant", "carried_by": "cache_salt"},
+            "inputs.system_prompts": {"a": IMAGE},
+            "model.config.made_up": 1,
+            "request_features": ["cache_salt"],
+        },
+    )
+    assert captured.manifest["parallelism"]["tensor"] == 8
+    assert captured.manifest["model"]["id"] == "org/m"
+    assert captured.manifest["model"]["config"]["made_up"] == 1
+    assert captured.manifest["inputs"]["system_prompts"] == {"a": IMAGE}
+    assert captured.manifest["request_features"] == ["cache_salt"]
+    assert not {"parallelism.tensor", "cache.tenancy"} & dict(captured.unknown).keys()
+
+
+@pytest.mark.parametrize("path", ["made.up", "engine.nonsense", "schema", "provenance", ""])
+def test_a_path_that_is_none_is_a_wrong_call_before_any_work(path: str) -> None:
+    with pytest.raises(UsageError):
+        capture("/nowhere", sets={path: 1})
+    with pytest.raises(UsageError):
+        capture("/nowhere", unsets=[path])
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_set_value_of_the_wrong_type_is_refused(make_checkpoint: MakeCheckpoint) -> None:
+    with pytest.raises(InputError, match=r"parallelism\.tensor"):
+        capture(str(make_checkpoint()), sets={"parallelism.tensor": "two"})
+
+
+@pytest.mark.usefixtures("quick")
+def test_variables_in_the_line_leave_their_part_unknown(make_checkpoint: MakeCheckpoint) -> None:
+    captured = capture(
+        str(make_checkpoint()), launch=launched('vllm serve /m --hf-overrides "$O" --tokenizer $T --chat-template $C')
+    )
+    assert "config" not in captured.manifest["model"]
+    assert "tokenizer" not in captured.manifest
+    assert "chat_template" not in captured.manifest
+    assert captured.tokens is None
+    assert captured.manifest["weights"]["checkpoint"]["kv_rule"] == "1/all-tensors"
+    assert reason(captured, "model.config") == "--hf-overrides is set to $O, which the shell fills in"
+
+
+@pytest.mark.usefixtures("quick")
+def test_overrides_reach_the_config(make_checkpoint: MakeCheckpoint) -> None:
+    line = """vllm serve /m --hf-overrides '{"rope_parameters":{"rope_type":"linear","factor":2.0,"rope_theta":1.0}}'"""
+    captured = capture(str(make_checkpoint()), launch=launched(line))
+    assert captured.manifest["model"]["config"]["rope_parameters"]["factor"] == 2
+    assert captured.manifest["engine"]["max_model_len"] == 1024
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_template_of_the_line_and_of_the_call(make_checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
+    folder = make_checkpoint()
+    own = capture(str(folder), launch=launched("vllm serve /m")).manifest["chat_template"]
+    literal = capture(str(folder), launch=launched("vllm serve /m --chat-template '{{ messages }}'"))
+    assert literal.manifest["chat_template"]["digest"] != own["digest"]
+    elsewhere = capture(str(folder), launch=launched("vllm serve /m --chat-template examples/t.jinja"))
+    assert "chat_template" not in elsewhere.manifest
+    assert "examples/t.jinja" in reason(elsewhere, "chat_template")
+    assert elsewhere.tokens is None
+    file = tmp_path / "t.jinja"
+    file.write_text("{{ messages }}")
+    given = capture(
+        str(folder), launch=launched("vllm serve /m --chat-template examples/t.jinja"), chat_template=str(file)
+    )
+    assert given.manifest["chat_template"]["tree"] == literal.manifest["chat_template"]["tree"]
+    assert given.tokens is not None
+
+
+def _adapter(folder: Path) -> Path:
+    folder.mkdir()
+    config = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj"]}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    header = json.dumps({"a.lora_A.weight": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    (folder / "adapter_model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + b"abcd")
+    return folder
+
+
+@pytest.mark.usefixtures("quick")
+def test_adapters_are_fingerprinted_where_their_files_are(make_checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
+    here = _adapter(tmp_path / "here")
+    line = f"vllm serve /m --enable-lora --lora-modules billing={here} law=org/law support=/elsewhere/s"
+    captured = capture(str(make_checkpoint()), launch=launched(line), adapters={"support": here, "more": here})
+    adapters = {entry["name"]: entry for entry in captured.manifest["adapters"]}
+    assert adapters["billing"]["rank"] == 4
+    assert adapters["billing"]["alpha"] == 8
+    assert adapters["support"] == {**adapters["billing"], "name": "support", "path": "/elsewhere/s"}
+    assert adapters["more"]["digest"] == adapters["billing"]["digest"]
+    assert "digest" not in adapters["law"]
+    assert "give --adapter law=FOLDER" in reason(captured, "adapters.law.digest")
+    assert captured.manifest["request_features"] == ["lora"]
+
+
+@pytest.mark.usefixtures("quick")
+def test_adapters_that_come_while_serving_stay_unknown(make_checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
+    line = f"VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 vllm serve /m --enable-lora --lora-modules a={_adapter(tmp_path / 'a')}"
+    captured = capture(str(make_checkpoint()), launch=launched(line))
+    assert "adapters" not in captured.manifest
+    assert "loaded while serving" in reason(captured, "adapters")
+
+
+@pytest.mark.usefixtures("quick")
+def test_scales_of_an_fp8_cache_come_from_the_checkpoint(make_checkpoint: MakeCheckpoint) -> None:
+    line = "vllm serve /m --kv-cache-dtype fp8"
+    scales = {"model.layers.0.self_attn.k_scale": b"\0\0\0\1", "model.layers.0.self_attn.v_scale": b"\0\0\0\2"}
+
+    def found(name: str, tensors: dict[str, bytes]) -> Any:
+        return capture(str(make_checkpoint(name, tensors)), launch=launched(line)).manifest["precision"]["kv_scales"]
+
+    assert found("without", {}) is None
+    assert re.fullmatch("blake3:[0-9a-f]{64}", found("with", scales))
+    assert found("other", {**scales, "model.layers.0.self_attn.v_scale": b"\0\0\0\3"}) != found("again", scales)
+
+
+@pytest.mark.usefixtures("quick")
+def test_remote_code_counts_where_it_may_run(make_checkpoint: MakeCheckpoint) -> None:
+    folder = make_checkpoint(auto_map={"AutoModel": "modeling.M"})
+    (folder / "modeling.py").write_text("a = 1")
+    assert capture(str(folder), launch=launched("vllm serve /m")).manifest["model"]["code"] is None
+    with_code = capture(str(folder), launch=launched("vllm serve /m --trust-remote-code")).manifest["model"]["code"]
+    assert with_code is not None
+    assert capture(str(folder)).manifest["model"]["code"] == with_code
+
+
+@pytest.fixture
+def hub(make_checkpoint: MakeCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    from functools import partial
+
+    from kvgate.deployments import hub as module
+
+    folder = make_checkpoint()
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    commits = {"main": "b" * 40, "v1": "a" * 40}
+    state = Hub({"org/m": Repository(dict.fromkeys(commits.values(), files), commits)})
+    with serving(state):
+        there = partial(module.obtain, endpoint=state.url, cache=tmp_path / "cache")
+        monkeypatch.setattr("kvgate.deployments.capture.obtain", there)
+        yield state
+
+
+@pytest.mark.usefixtures("quick", "hub")
+def test_a_hub_repository() -> None:
+    plain = capture("org/m@v1").manifest
+    assert plain["model"]["id"] == "org/m"
+    assert plain["model"]["revision"] == "a" * 40
+    assert plain["weights"]["hub"]["repo"] == "org/m"
+    assert plain["weights"]["hub"]["commit"] == "a" * 40
+    assert plain["weights"]["hub"]["files"]["model.safetensors"].startswith("sha256:")
+    assert plain["tokenizer"]["path"] == f"org/m@{'a' * 40}"
+    floating = capture("org/m", launch=launched("vllm serve org/m")).manifest
+    assert floating["model"]["revision"] is None  # what is served floats, whatever was fetched today
+    assert floating["weights"]["hub"]["commit"] == "b" * 40
+    pinned = capture("org/m", launch=launched(f"vllm serve org/m --revision {'a' * 40}")).manifest
+    assert pinned["model"]["revision"] == pinned["weights"]["hub"]["commit"] == "a" * 40
+    with pytest.raises(InputError, match="pins aaaaaaaaaaaa, but"):
+        capture("org/m@main", launch=launched(f"vllm serve org/m --revision {'a' * 40}"))
+    with pytest.raises(UsageError, match="two revisions"):
+        capture("org/m@main", revision="v1")
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_tokenizer_from_another_repository(hub: Hub, make_checkpoint: MakeCheckpoint) -> None:
+    captured = capture(
+        str(make_checkpoint("local")), launch=launched("vllm serve /m --tokenizer org/m --tokenizer-revision v1")
+    )
+    assert captured.manifest["tokenizer"]["path"] == f"org/m@{'a' * 40}"
+    assert not [path for _, path in hub.requests if path.endswith(".safetensors")]
+
+
+def test_bad_checkpoints_give_one_clear_error(make_checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no such folder"):
+        capture("/nowhere/at/all")
+    with pytest.raises(InputError, match="holds no config"):
+        capture(str(tmp_path))
+    pickle = make_checkpoint("pickle")
+    (pickle / "model.safetensors").rename(pickle / "pytorch_model.bin")
+    with pytest.raises(InputError, match="pickle"):
+        capture(str(pickle))
+    with pytest.raises(UsageError, match="a revision was given"):
+        capture(str(make_checkpoint("folder")), revision="main")
+    with pytest.raises(InputError, match="more than one server"):
+        capture(str(make_checkpoint("two")), launch=launched("vllm serve a") + launched("vllm serve b"))

@@ -1,0 +1,113 @@
+"""Captured manifests are written whole or not at all, in YAML that every reader reads alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvgate.corpora.snapshot import read_snapshot
+from kvgate.deployments.capture import Captured, capture
+from kvgate.deployments.write import dump, write
+from kvgate.rules.document import parse_document
+from kvgate.rules.errors import InputError
+from kvgate.weights.tensor_map import read_map
+
+from .conftest import MakeCheckpoint
+
+TRICKY = [
+    "010",
+    "1e5",
+    "0x1f",
+    "0o17",
+    "1_000",
+    "1:30",
+    "yes",
+    "No",
+    "y",
+    "n",
+    "null",
+    "~",
+    "",
+    "true",
+    "2026-11-29",
+    ".inf",
+    "1.0",
+    "-",
+    "a: b",
+    "# c",
+    "@x",
+    "a #b",
+    "line\nbreak",
+    " lead",
+    "tab\t",
+    "sha256:00",
+    "=",
+    "<<",
+    "e1",
+    "\u2028",
+    "ü",
+]
+TEXTS = st.sampled_from(TRICKY) | st.text(
+    st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]) | st.sampled_from("\n\t"), max_size=20
+)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(TEXTS, VALUES, min_size=1, max_size=4))
+def test_every_reader_reads_what_was_written(value: dict[str, Any]) -> None:
+    text = dump(value)
+    assert yaml.safe_load(text) == value  # YAML 1.1
+    assert parse_document(text.encode(), "x")[0] == value  # kvgate's own, YAML 1.2
+
+
+def test_keys_keep_their_order() -> None:
+    assert dump({"b": 1, "a": {"d": None, "c": []}}) == "b: 1\na:\n  d: null\n  c: []\n"
+
+
+@pytest.fixture
+def captured(make_checkpoint: MakeCheckpoint, quick: None) -> Captured:  # noqa: ARG001
+    return capture(str(make_checkpoint()))
+
+
+def test_a_folder_gets_the_manifest_and_its_sidecars(captured: Captured, tmp_path: Path) -> None:
+    path = write(captured, tmp_path / "deep" / "release")
+    assert sorted(file.name for file in path.parent.iterdir()) == ["manifest.yaml", "tokens.jsonl", "weights.jsonl"]
+    manifest = yaml.safe_load(path.read_text())
+    tensor_map = manifest["weights"]["checkpoint"]["map"]
+    assert read_map(path.parent / tensor_map["file"], tensor_map["sha256"]).digest == captured.weights.digest
+    snapshot = manifest["tokenizer"]["snapshot"]
+    assert captured.tokens is not None
+    assert read_snapshot(path.parent / snapshot["file"], snapshot["sha256"]).entries == captured.tokens.entries
+    assert "map" not in captured.manifest["weights"]["checkpoint"]  # what was captured is not changed
+    assert write(captured, path.parent) == path  # again, over what is there
+
+
+def test_a_failure_leaves_what_was_there(captured: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(captured, tmp_path / "m.yaml")
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir() if file.is_file()}
+
+    def fail(*_: object) -> str:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("kvgate.deployments.write.dump", fail)
+    with pytest.raises(InputError, match="No space left"):
+        write(captured, path)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir() if file.is_file()} == before
+    assert not [file for file in tmp_path.iterdir() if file.name.startswith(".kvgate")]
+
+
+def test_a_place_that_cannot_be_written_gives_one_clear_error(captured: Captured, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be written"):
+        write(captured, tmp_path / "file" / "m.yaml")
+    with pytest.raises(InputError, match="cannot be written"):
+        write(captured, tmp_path / "file")
