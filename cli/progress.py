@@ -49,7 +49,7 @@ class _Lines:
             if now < self._due:
                 return
             self._due = now + _SECONDS
-        console.say(f"{stage}: {_amount(done, unit)}" + (f" of {_amount(total, unit)}" if total else ""))
+        console.say(f"{stage}: {_far(done, total, unit)}")
 
 
 class _Bar:
@@ -76,8 +76,7 @@ class _Bar:
                 if self._task is not None:
                     self._bars.remove_task(self._task)
                 self._task, self._stage = self._bars.add_task(stage, total=total, amount=""), stage
-            amount = _amount(done, unit) + (f" of {_amount(total, unit)}" if total else "")
-            self._bars.update(self._task, completed=done, total=total, amount=amount)
+            self._bars.update(self._task, completed=done, total=total, amount=_far(done, total, unit))
 
     def close(self) -> None:
         """Take the bar off the screen."""
@@ -100,9 +99,13 @@ def _bars(*, no_color: bool) -> Bars:
     )
 
 
-def _amount(count: int, unit: str) -> str:
+def _far(done: int, total: int | None, unit: str) -> str:
     if unit != "bytes":
-        return f"{count:,} {unit}"
+        return f"{done:,} of {total:,} {unit}" if total else f"{done:,} {unit}"
+    return f"{_size(done)} of {_size(total)}" if total else _size(done)
+
+
+def _size(count: int) -> str:
     size = float(count)
     for name in ("B", "kB", "MB", "GB"):
         if size < 1000:

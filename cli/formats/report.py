@@ -57,13 +57,13 @@ class Shown:
 
     @property
     def alone(self) -> bool:
-        """Whether it is about the new deployment by itself, so that there is no old value."""
-        return self.baseline is None
+        """Whether it is about the new deployment, or a piece of evidence, so that there is no old value."""
+        return self.baseline is None or self.kind == "adverse"
 
     @property
     def change(self) -> str:
         """``old -> new`` where there are values to show, else what was seen."""
-        if self.old is None and self.new is None:
+        if self.kind == "adverse" or (self.old is None and self.new is None):
             return self.detail
         sides = self.new or "?" if self.alone else f"{self.old or '(not known)'} -> {self.new or '(not known)'}"
         return f"{sides}  ({self.detail})" if self.detail else sides

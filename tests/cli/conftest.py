@@ -1,0 +1,68 @@
+"""The command as a process, and manifests on disk for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.rules.clean import data
+
+COMMAND = [sys.executable, "-m", "kvgate.cli.main"]
+SECONDS = 60
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a process left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return an environment in which nothing of the caller's terminal is left."""
+    dropped = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TERM")
+    return {**{name: value for name, value in os.environ.items() if name not in dropped}, **(extra or {})}
+
+
+Run = Callable[..., Ran]
+MakeManifest = Callable[..., str]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Run ``kvgate`` in a folder of its own."""
+
+    def call(*arguments: str, stdin: bytes = b"", env: Mapping[str, str] | None = None) -> Ran:
+        done = subprocess.run(
+            [*COMMAND, *arguments],
+            input=stdin,
+            capture_output=True,
+            cwd=tmp_path,
+            env=environment(env),
+            timeout=SECONDS,
+            check=False,
+        )
+        return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    return call
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> MakeManifest:
+    """Write the clean manifest with changes, and return its name."""
+
+    def make(name: str, changes: dict[str, Any] | None = None) -> str:
+        (tmp_path / name).write_text(yaml.safe_dump(data(changes), sort_keys=False, allow_unicode=True))
+        return name
+
+    return make

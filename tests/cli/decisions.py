@@ -1,0 +1,101 @@
+"""A handful of decisions that every format is shown on."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from kvgate.rules.decide import Case, Options, decide
+from kvgate.rules.evidence import Coverage, Evidence, subject_of
+from kvgate.rules.manifest import Manifest, manifest_from
+from kvgate.rules.pack import shipped_pack
+from kvgate.rules.record import record_of
+from kvgate.rules.waivers import Waiver
+from tests.rules.clean import FORGET, clean, digest
+
+AS_OF = "2026-11-29"
+_MINIMAL = {"schema": "kvgate/manifest/v1", "model": {"id": "acme/support-8b"}}
+
+
+def _old(changes: dict[str, Any] | None = None) -> Manifest:
+    return clean(changes, "old.yaml")
+
+
+def _new(changes: dict[str, Any] | None = None) -> Manifest:
+    return clean(changes, "new.yaml")
+
+
+def _tokens(old: Manifest, new: Manifest) -> Evidence:
+    return Evidence(
+        schema="kvgate/evidence/v1",
+        kind="token-identity",
+        state="inconclusive",
+        old=subject_of(old, "token-identity"),
+        new=subject_of(new, "token-identity"),
+        coverage=Coverage(examined={"conversations": 142}, missing={"7 conversations": "a side could not render them"}),
+        figures={"conversations": 142, "divergent": 0},
+        reason="no divergence on the corpus; sampling proves no tokenizer or template equal",
+    )
+
+
+def _leak(new: Manifest) -> Evidence:
+    return Evidence(
+        schema="kvgate/evidence/v1",
+        kind="lifecycle-audit",
+        state="refuted",
+        new=subject_of(new, "lifecycle-audit"),
+        reason="3 hits after invalidation",
+    )
+
+
+def _cases() -> dict[str, Case]:
+    pack = shipped_pack("default")
+    options = Options(as_of=AS_OF)
+    template = _new({"chat_template.tree": digest("9"), "chat_template.digest": digest("8")})
+    leaking = _new({"precision.kv_cache": "fp8_e4m3"})
+    waiver = Waiver(
+        rule="compute-dtype-changed",
+        dimension="precision.compute",
+        old="bfloat16",
+        new="float16",
+        reason="measured equal",
+        owner="team-serving",
+        expires="2026-12-24",
+    )
+    stale = waiver.model_copy(update={"new": "float32", "expires": "2026-01-01"})
+    return {
+        "reuse": Case((_old(),), _new(), pack, options=options),
+        "settings": Case(
+            (_old(),), _new({"precision.kv_cache": "fp8_e4m3", "parallelism.data": 4}), pack, options=options
+        ),
+        "unverified": Case(
+            (manifest_from(_MINIMAL, "old.yaml"),), manifest_from(_MINIMAL, "new.yaml"), pack, options=options
+        ),
+        "clear": Case((_old(),), leaking, pack, evidence=(_leak(leaking),), options=options),
+        "self-fault": Case(
+            (_old({"cache.connector": "lmcache"}),),
+            _new({"cache.connector": "lmcache", "request_features": ["lora"]}),
+            pack,
+            options=options,
+        ),
+        "met": Case((_old(),), template, pack, evidence=(_tokens(_old(), template),), options=options),
+        "waived": Case(
+            (_old(),), _new({"precision.compute": "float16"}), pack, waivers=(waiver, stale), options=options
+        ),
+        "several": Case(
+            (_old({"engine.version": "0.32.0"}), clean({"weights.checkpoint": FORGET}, "canary.yaml")),
+            _new(),
+            pack,
+            options=options,
+        ),
+        "first": Case((), _new(), pack, options=options),
+    }
+
+
+NAMES = ("reuse", "settings", "unverified", "clear", "self-fault", "met", "waived", "several", "first")
+
+
+@functools.cache
+def record(name: str) -> dict[str, Any]:
+    """Return the decision record of one case."""
+    return record_of(decide(_cases()[name]), "0.1.0")
