@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from kvgate.rules.values import Field, Known
 
@@ -42,8 +44,16 @@ def same(old: Field, new: Field) -> bool | None:
     """Whether two fields hold the same value: ``None`` where either is unknown."""
     if not isinstance(old, Known) or not isinstance(new, Known):
         return None
-    # A boolean is no number here although Python says True == 1.
-    return old.value == new.value and isinstance(old.value, bool) == isinstance(new.value, bool)
+    return alike(old.value, new.value)
+
+
+def alike(old: Any, new: Any) -> bool:
+    """Whether two canonical values are the same; a boolean is no number, at any depth, although True == 1."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        return old.keys() == new.keys() and all(alike(value, new[key]) for key, value in old.items())
+    if isinstance(old, list) and isinstance(new, list):
+        return len(old) == len(new) and all(map(alike, old, new))
+    return bool(old == new) and isinstance(old, bool) == isinstance(new, bool)
 
 
 def measured(field: Field) -> bool:

@@ -52,7 +52,7 @@ _COMPARISONS: Mapping[Comparison, Callable[[Dimension, Sides], list[Change]]] = 
 # Comparisons that stay silent on a differing leaf on purpose: a digest that is equal decides for what it covers, and
 # labels and unused parts of an address are no difference.
 _SILENT_BY_DESIGN = frozenset(
-    {"label", "inert", "address", "connector", "build", "weights", "template", "max_model_len"}
+    {"label", "inert", "address", "connector", "build", "weights", "template", "max_model_len", "adapters", "tenancy"}
 )
 
 

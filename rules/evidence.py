@@ -8,9 +8,11 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field, JsonValue
 
 from kvgate.rules.canonical import digest
+from kvgate.rules.catalogue import dimensions
 from kvgate.rules.identity import identity
 from kvgate.rules.manifest import Manifest
 from kvgate.rules.packaged import DataModel
+from kvgate.rules.values import Known
 
 SCHEMA_ID = "kvgate/evidence/v1"
 
@@ -27,7 +29,8 @@ Kind = Literal[
 ]
 State = Literal["proved", "refuted", "inconclusive", "not-run"]
 
-_TOKENS = ("tokenizer", "chat_template", "model")
+# The engine's image stands in for library versions that the renderer leaves at null.
+_TOKENS = ("tokenizer", "chat_template", "model", "engine")
 _EVERYTHING = (
     "model",
     "weights",
@@ -124,13 +127,26 @@ class Evidence(DataModel):
 def subject_of(manifest: Manifest, kind: Kind) -> Subject:
     """Return the binding of evidence of one kind to a deployment."""
     return Subject(
-        sections={name: manifest.section_digest(name) for name in SECTIONS[kind]},
+        sections={name: _section_digest(manifest, name) for name in SECTIONS[kind]},
         identity={path: digest(value) for path, value in identity(manifest).items()},
     )
 
 
 def _binds(kind: str, subject: Subject, manifest: Manifest) -> bool:
-    return all(subject.sections.get(name) == manifest.section_digest(name) for name in SECTIONS[kind])
+    return all(subject.sections.get(name) == _section_digest(manifest, name) for name in SECTIONS[kind])
+
+
+def _section_digest(manifest: Manifest, section: str) -> str:
+    """Return the digest of a section's canonical content without labels; absence has a digest too."""
+    found = manifest.get(section)
+    return digest({"known": _unlabelled(found.value, section)} if isinstance(found, Known) else {})
+
+
+def _unlabelled(value: Any, path: str) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    labels = {one for dimension in dimensions() if dimension.compare == "label" for one in dimension.paths}
+    return {name: item for name, item in value.items() if f"{path}.{name}" not in labels}
 
 
 def _contradicts(subject: Subject, manifest: Manifest) -> bool:

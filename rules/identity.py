@@ -13,22 +13,28 @@ from kvgate.rules.change import measured
 from kvgate.rules.compare.maps import counting_args, counting_config
 from kvgate.rules.compare.plain import rope_reads_length
 from kvgate.rules.manifest import Manifest
-from kvgate.rules.values import Known
+from kvgate.rules.values import UNKNOWN, Known
 
 _PINNED = "weights.hub"
+_STANDS_IN = {"weights.checkpoint.digest": _PINNED, "engine.packages": "engine.image"}
+"""What is identity where the path itself is null: nothing was digested, which says nothing of what it is."""
 
 
 def identity(manifest: Manifest) -> dict[str, Any]:
-    """Return the identity paths that are known, with their values reduced to what counts."""
+    """Return the identity paths that are known, with their values reduced to what counts.
+
+    A path whose reduction depends on something unknown is left out: were it kept whole, forgetting that
+    something would change it, and shed the refutations that are bound to it.
+    """
     found: dict[str, Any] = {}
     for dimension in dimensions():
         if _irrelevant(dimension, manifest):
             continue
         for path in dimension.identity:
             field = manifest.get(path)
-            if isinstance(field, Known):
-                found[path] = _reduced(path, field.value, manifest)
-    if found.get("weights.checkpoint.digest") is None and (pinned := _pin(manifest)) is not None:
+            if isinstance(field, Known) and (value := _reduced(path, field.value, manifest)) is not UNKNOWN:
+                found[path] = value
+    if (pinned := _pin(manifest)) is not None:
         found[_PINNED] = pinned
     return found
 
@@ -41,15 +47,15 @@ def missing_identity(manifest: Manifest) -> list[Dimension]:
         if _irrelevant(dimension, manifest):
             continue
         for path in dimension.identity:
-            if path == "weights.checkpoint.digest" and known.get(path) is None:
-                complete = _PINNED in known
+            field = manifest.get(path)
+            if path in _STANDS_IN and path not in known:
+                complete = _STANDS_IN[path] in known
+            elif path in _STANDS_IN.values():
+                continue  # asked for where it stands in
             else:
-                field = manifest.get(path)
                 complete = path in known and (
                     dimension.needs == "declared" or field == Known(None, manifest.basis(path)) or measured(field)
                 )
-            if path == "adapters" and complete:
-                complete = all("digest" in entry for entry in (manifest.value(path) or {}).values())
             if not complete:
                 missing.append(dimension)
                 break
@@ -57,27 +63,43 @@ def missing_identity(manifest: Manifest) -> list[Dimension]:
 
 
 def _irrelevant(dimension: Dimension, manifest: Manifest) -> bool:
-    return dimension.only_with is not None and manifest.get(dimension.only_with) == Known(
-        None, manifest.basis(dimension.only_with)
-    )
+    path = dimension.only_with
+    return path is not None and manifest.get(path) == _null(manifest, path)
 
 
 def _reduced(path: str, value: Any, manifest: Manifest) -> Any:
     if path == "model.config" and isinstance(value, Mapping):
         return counting_config(value)
     if path == "engine.args":
-        return counting_args(value or {}, manifest.value("engine.name"))
+        engine = manifest.value("engine.name")
+        return UNKNOWN if engine is None else counting_args(value or {}, engine)
     if path == "adapters":
-        return {name: entry.get("digest") for name, entry in (value or {}).items() if entry.get("removed") is not True}
+        digests = {name: entry.get("digest") for name, entry in value.items() if entry.get("removed") is not True}
+        return UNKNOWN if None in digests.values() else digests
     if path == "engine.max_model_len":
+        if not manifest.knows("model.config"):
+            return UNKNOWN
         return value if rope_reads_length(manifest) is not False else None
+    if path == "tokenizer.special_tokens":
+        reads = manifest.get("chat_template.reads")
+        if not isinstance(reads, Known):
+            return UNKNOWN
+        return {name: token for name, token in value.items() if name in (reads.value or ())}
+    if path == "engine.image":
+        return value if manifest.get("engine.packages") == _null(manifest, "engine.packages") else UNKNOWN
+    if path == "cache.tenancy":
+        return None if value is None or value["boundary"] == "shared" else value
+    if path in _STANDS_IN and value is None:
+        return UNKNOWN
     return value
+
+
+def _null(manifest: Manifest, path: str) -> Known:
+    return Known(None, manifest.basis(path))
 
 
 def _pin(manifest: Manifest) -> dict[str, str] | None:
     hub = manifest.value("weights.hub")
-    if manifest.get("weights.checkpoint") == Known(None, manifest.basis("weights.checkpoint")) and isinstance(
-        hub, Mapping
-    ):
+    if manifest.get("weights.checkpoint") == _null(manifest, "weights.checkpoint") and isinstance(hub, Mapping):
         return {"repo": hub["repo"], "commit": hub["commit"]}
     return None

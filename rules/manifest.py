@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel, ValidationError
 
-from kvgate.rules.canonical import canonical, canonical_json, digest, sha256
+from kvgate.rules.canonical import canonical, canonical_json, sha256
 from kvgate.rules.document import parse_document
 from kvgate.rules.errors import InputError
 from kvgate.rules.schema import SCHEMA_ID, ManifestModel
@@ -64,6 +64,16 @@ class Manifest:
 
         A section that is ``null`` makes every path below it known to be unset.
         """
+        found = self._found.get(path)
+        if found is None:
+            found = self._found[path] = self._find(path)
+        return found
+
+    @cached_property
+    def _found(self) -> dict[str, Field]:
+        return {}
+
+    def _find(self, path: str) -> Field:
         value: Any = self.canonical
         for part in path.split("."):
             if value is None:
@@ -81,11 +91,6 @@ class Manifest:
     def knows(self, path: str) -> bool:
         """Whether something is known at ``path`` (``null`` included)."""
         return isinstance(self.get(path), Known)
-
-    def section_digest(self, section: str) -> str:
-        """Return the digest of one section's canonical content, for evidence to bind to; absence has a digest too."""
-        found = self.get(section)
-        return digest({"known": found.value} if isinstance(found, Known) else {})
 
     def where(self, path: str) -> str:
         """Return ``source:line`` of a path, as near as the document tells."""

@@ -10,7 +10,8 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from kvgate.rules.catalogue import dimension, dimensions
-from kvgate.rules.manifest import Manifest
+from kvgate.rules.change import UNCLASSIFIED
+from kvgate.rules.manifest import Manifest, schema_leaves
 from kvgate.rules.packaged import DataModel, packaged_bytes, packaged_names, parse_data
 from kvgate.rules.values import UNKNOWN, Known
 from kvgate.rules.values import Field as ManifestField
@@ -215,17 +216,29 @@ class Coverer:
 
     def _own_fields(self) -> frozenset[str] | None:
         fields = self.manifest.value("cache.key_fields")
-        return None if fields is None else frozenset(_FIELD_PATHS.get(field, field) for field in fields)
+        return None if fields is None else frozenset(path for field in fields for path in _own_paths(field))
 
     def _own_cell(self, dimension_id: str) -> Cell:
         fields = self._own_fields()
-        if fields is None:
+        if fields is None or dimension_id == UNCLASSIFIED:
             return _NOTHING
         if dimension_id in _ALWAYS_IN_AN_OWN_KEY or any(dimension(dimension_id).owns(field) for field in fields):
             return Cell(key="separates")
         if dimension_id in _TOKEN_DIMENSIONS and "token_ids" in fields:
             return Cell(key="token-ids")
         return Cell(key="no")
+
+
+def _own_paths(field: str) -> list[str]:
+    """Return what one entry of ``cache.key_fields`` stands for; a dimension for what identifies it, never its labels.
+
+    A section is no field: that part of it is in some key says nothing of the rest.
+    """
+    field = _FIELD_PATHS.get(field, field)
+    named = next((one for one in dimensions() if one.id == field), None)
+    if named is not None:
+        return named.identity or named.paths
+    return [] if any(leaf.startswith(f"{field}.") for leaf in schema_leaves()) else [field]
 
 
 _NOTHING = Cell(key="unknown")

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import ConfigDict, Field, JsonValue, field_validator
 
 from kvgate.rules.canonical import canonical
+from kvgate.rules.change import alike
 from kvgate.rules.packaged import DataModel
 
 SCHEMA_ID = "kvgate/waivers/v1"
@@ -27,16 +28,19 @@ class Waiver(DataModel):
     @field_validator("expires")
     @classmethod
     def _a_date(cls, value: str) -> str:
+        # Python 3.11 reads 20260101 and 2026-W01-1 too; dates are compared as text, so there is one spelling.
         try:
-            datetime.date.fromisoformat(value)
+            spelled = datetime.date.fromisoformat(value).isoformat()
         except ValueError:
-            raise ValueError(f"{value!r} is not a date (YYYY-MM-DD)") from None
+            spelled = None
+        if spelled != value:
+            raise ValueError(f"{value[:40]!r} is not a date (YYYY-MM-DD)")
         return value
 
     def covers(self, rule: str, dimension: str, old: object, new: object) -> bool:
         """Whether it was written for this rule, dimension and these very values."""
         return (self.rule, self.dimension) == (rule, dimension) and (
-            canonical(self.old) == old and canonical(self.new) == new
+            alike(canonical(self.old), old) and alike(canonical(self.new), new)
         )
 
     def expired(self, as_of: str) -> bool:

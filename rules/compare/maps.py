@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import Field
 
 from kvgate.rules.catalogue import Dimension
-from kvgate.rules.change import Change
+from kvgate.rules.change import Change, alike
 from kvgate.rules.compare.sides import Sides
 from kvgate.rules.packaged import DataModel, packaged_bytes, parse_data
 from kvgate.rules.values import Known
@@ -67,7 +67,7 @@ def _classify(keys: tuple[str, ...], rope_fixed: bool) -> str:
     fields = config_fields()
     # Only the language model's own fields are classified: the same name in a vision tower means something else.
     own = keys[1:] if keys[0] == "text_config" and len(keys) > 1 else keys
-    if len(own) == 1 and own[0] in fields.harmless:
+    if own and own[0] in fields.harmless:  # with what lies below it: id2label is a map
         return "harmless"
     if len(own) == 1 and own[0] in fields.length_limits:
         return "harmless" if rope_fixed else "counts"
@@ -114,8 +114,10 @@ def normal_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _normal_rope(config: dict[str, Any]) -> dict[str, Any]:
-    scaling, theta = config.pop("rope_scaling", None), config.pop("rope_theta", _MISSING)
+    scaling, theta = config.get("rope_scaling"), config.pop("rope_theta", _MISSING)
     rope = config.get("rope_parameters")
+    if scaling is None or isinstance(scaling, Mapping):
+        config.pop("rope_scaling", None)
     if isinstance(scaling, Mapping):
         rope = {**(rope if isinstance(rope, Mapping) else {}), **scaling}
     if theta is not _MISSING:
@@ -174,7 +176,7 @@ def _leaf_differences(
         before, after = old.get(key, _MISSING), new.get(key, _MISSING)
         if isinstance(before, Mapping) and isinstance(after, Mapping):
             yield from _leaf_differences(before, after, (*prefix, key))
-        elif before != after or isinstance(before, bool) != isinstance(after, bool):
+        elif not alike(before, after):
             yield (*prefix, key), _side(before), _side(after)
 
 

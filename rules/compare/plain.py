@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kvgate.rules.catalogue import Dimension
 from kvgate.rules.change import Change
+from kvgate.rules.compare.maps import normal_config
 from kvgate.rules.compare.sides import Sides
 from kvgate.rules.manifest import Manifest
 
@@ -161,17 +162,21 @@ _FIXED_ROPE = frozenset({"default", "linear", "llama3", "yarn", "mrope", "none"}
 
 def _rope(side: Manifest) -> tuple[str, object] | None:
     """Return the RoPE type that depends most on the length, and longrope's original limit; ``None``: not known."""
-    config = side.value("model.config")
-    if not isinstance(config, dict):
+    written = side.value("model.config")
+    if not isinstance(written, dict):
         return None
+    config = normal_config(written)
     found: list[tuple[str, object]] = []
-    for part in (config, config.get("text_config")):
-        if not isinstance(part, dict):
+    for part, as_written in ((config, written), (config.get("text_config"), written.get("text_config"))):
+        if not isinstance(part, dict) or not isinstance(as_written, dict):
             continue
-        rope = part.get("rope_parameters", part.get("rope_scaling"))
+        rope = part.get("rope_parameters")
         original = part.get("original_max_position_embeddings")
+        if part.get("rope_scaling") is not None:
+            return None  # nothing that can be read as RoPE settings
         if rope is None:
-            found.append(("default", None) if "rope_parameters" in part or "rope_scaling" in part else ("", None))
+            said = "rope_parameters" in as_written or "rope_scaling" in as_written
+            found.append(("default", None) if said else ("", None))
         elif isinstance(rope, dict):
             nested = [value for value in rope.values() if isinstance(value, dict)] or [rope]
             for item in nested:
