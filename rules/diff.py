@@ -49,10 +49,25 @@ _COMPARISONS: Mapping[Comparison, Callable[[Dimension, Sides], list[Change]]] = 
     "label": compare_label,
 }
 
-# Comparisons that stay silent on a differing leaf on purpose: a digest that is equal decides for what it covers, and
-# labels and unused parts of an address are no difference.
+# Comparisons that stay silent on a differing leaf on purpose: a digest that is equal decides for what it covers, labels
+# and unused parts of an address are no difference, and what is unknown of the new side alone is said there.
 _SILENT_BY_DESIGN = frozenset(
-    {"label", "inert", "address", "connector", "build", "weights", "template", "max_model_len", "adapters", "tenancy"}
+    {
+        "label",
+        "inert",
+        "address",
+        "connector",
+        "build",
+        "weights",
+        "template",
+        "max_model_len",
+        "adapters",
+        "tenancy",
+        "scales",
+        "mutable",
+        "roles",
+        "features",
+    }
 )
 
 

@@ -34,7 +34,7 @@ def unset_both(dimension: Dimension) -> str:
 
 def compare_roles(dimension: Dimension, sides: Sides) -> list[Change]:
     """Pools (kinds: ``differs``, ``unverified``); what is unknown of the new side is judged where it is alone."""
-    return compare_exact(dimension, sides) if sides.new.knows(dimension.paths[0]) else []
+    return [] if sides.judged_alone(dimension.paths[0]) else compare_exact(dimension, sides)
 
 
 def compare_inert(dimension: Dimension, sides: Sides) -> list[Change]:
@@ -50,8 +50,8 @@ def compare_label(_dimension: Dimension, _sides: Sides) -> list[Change]:
 def compare_scales(dimension: Dimension, sides: Sides) -> list[Change]:
     """KV scales (kinds: ``differs``, ``dynamic``, ``unverified``): those made while running compare to nothing."""
     path = dimension.paths[0]
-    if not sides.new.knows(path):
-        return []  # judged where the new deployment is judged alone
+    if sides.judged_alone(path):
+        return []
     if "dynamic" in (sides.old.value(path), sides.new.value(path)):
         return [
             sides.change(dimension, "dynamic", path, detail="scales calibrated at run time differ between processes")
@@ -62,8 +62,8 @@ def compare_scales(dimension: Dimension, sides: Sides) -> list[Change]:
 def compare_mutable(dimension: Dimension, sides: Sides) -> list[Change]:
     """Weights updated in place (kinds: ``was-mutable``, ``unverified``); the new side's own is a self-fault."""
     path = dimension.paths[0]
-    if not sides.new.knows(path):
-        return []  # judged where the new deployment is judged alone
+    if sides.judged_alone(path):
+        return []
     if sides.old.value(path) is True:
         return [sides.change(dimension, "was-mutable", path, detail="old entries may come from any weights it held")]
     if sides.same(path) is None:

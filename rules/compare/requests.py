@@ -21,10 +21,10 @@ def compare_features(dimension: Dimension, sides: Sides) -> list[Change]:
     """
     path = dimension.paths[0]
     old, new = sides.old.get(path), sides.new.get(path)
-    if not isinstance(new, Known):
-        return []  # judged where the new deployment is judged alone
-    if not isinstance(old, Known):
-        return [sides.unverified(dimension, path, "not known on the old side")]
+    if sides.judged_alone(path):
+        return []
+    if not isinstance(old, Known) or not isinstance(new, Known):
+        return [sides.unverified(dimension, path, sides.unknown_sides(path))]
     changes = []
     for feature in sorted(set(old.value or ()) - set(new.value or ())):
         separated = feature == "lora_hot_load" or sides.old_cover.request(cast("Feature", feature)).key in SEPARATING
@@ -40,10 +40,10 @@ def compare_tenancy(dimension: Dimension, sides: Sides) -> list[Change]:
     """Compare who may share (kinds: ``narrowed``, ``widened``, ``carrier``, ``unverified``); ``null`` is shared."""
     path = dimension.paths[0]
     old, new = sides.old.get(path), sides.new.get(path)
-    if not isinstance(new, Known):
-        return []  # judged where the new deployment is judged alone
-    if not isinstance(old, Known) or any("boundary" not in (field.value or {"boundary": 0}) for field in (old, new)):
-        return [sides.unverified(dimension, path, "not known on the old side")]
+    if sides.judged_alone(path):
+        return []
+    if not isinstance(old, Known) or not isinstance(new, Known):
+        return [sides.unverified(dimension, path, sides.unknown_sides(path))]
     before, after = (field.value or {"boundary": "shared", "carried_by": None} for field in (old, new))
     ranks = [_NARROWNESS.index(side["boundary"]) for side in (before, after)]
     if ranks[1] < ranks[0]:

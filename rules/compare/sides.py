@@ -24,6 +24,10 @@ class Sides:
         """Whether both sides hold the same at ``path``; ``None`` where either is unknown."""
         return same(self.old.get(path), self.new.get(path))
 
+    def judged_alone(self, path: str) -> bool:
+        """Whether what is unknown at ``path`` of the new side is said where the new deployment is judged alone."""
+        return not self.new.knows(path) and not self.new_cover.absent
+
     def both_null(self, path: str) -> bool:
         """Whether both sides are known to be unset at ``path``."""
         return self.old.get(path) == Known(None, self.old.basis(path)) and self.new.get(path) == Known(
