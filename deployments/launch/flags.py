@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -109,6 +110,11 @@ def _spellings() -> dict[str, tuple[str, bool]]:
     return spellings
 
 
+@cache
+def _sorted_spellings() -> list[str]:
+    return sorted(_spellings())
+
+
 def read_flags(words: Sequence[Word], source: str) -> CommandLine:
     """Read a command line after ``vllm serve``.
 
@@ -175,7 +181,12 @@ class _Reader:
         if len(spelling) < 3:
             return None
         # argparse takes any unambiguous beginning of a long option.
-        begun = {found for other, found in spellings.items() if other.startswith(spelling)}
+        begun: set[tuple[str, bool]] = set()
+        sorted_ = _sorted_spellings()
+        for other in sorted_[bisect_left(sorted_, spelling) :]:
+            if not other.startswith(spelling):
+                break
+            begun.add(spellings[other])
         if len(begun) != 1:
             return None
         (found,) = begun
@@ -190,10 +201,9 @@ class _Reader:
         return at if here is not None else at + len(values)
 
     def _arguments(self, at: int) -> Iterator[Word]:
-        for word in self._words[at:]:
-            if _is_flag(word) or word.text == "--":
-                return
-            yield word
+        while at < len(self._words) and not _is_flag(self._words[at]) and self._words[at].text != "--":
+            yield self._words[at]
+            at += 1
 
     def _value(self, name: str, yes: bool, here: Word | None, at: int) -> int:
         flag = vllm_flags().flags[name]

@@ -72,26 +72,30 @@ def _in_command(command: Sequence[Word], exported: dict[str, Word], source: str,
     for at, word in enumerate(command):
         name = PurePosixPath(word.text).name
         following = [w.text for w in command[at + 1 : at + 3]]
-        environment = {**exported, **_assignments(command[:at])}
         if name in TOOLS and (following[:1] == ["run"] or following == ["container", "run"]):
             run = read_container_run(command[at + 1 + following.index("run") + 1 :], source)
-            return _in_container(run, environment, source, depth)
-        if name in _SHELLS and (script := _script_of(command[at + 1 :])) is not None:
-            return _in_nested(script, environment, source, depth)
+            return _in_container(run, _environment(exported, command, at), source, depth)
+        if name in _SHELLS and (script := _script_of(command, at + 1)) is not None:
+            return _in_nested(script, _environment(exported, command, at), source, depth)
         if name == "vllm" and following[:1] == ["serve"]:
-            return [Invocation(tuple(command[at + 2 :]), True, environment)]
+            return [Invocation(tuple(command[at + 2 :]), True, _environment(exported, command, at))]
         if (word.text == "-m" and following[:1] and following[0] in _SERVER_MODULES) or name == "api_server.py":
-            return [Invocation(tuple(command[at + (2 if word.text == "-m" else 1) :]), False, environment)]
+            arguments = tuple(command[at + (2 if word.text == "-m" else 1) :])
+            return [Invocation(arguments, False, _environment(exported, command, at))]
     return []
 
 
-def _script_of(words: Sequence[Word]) -> Word | None:
+def _environment(exported: dict[str, Word], command: Sequence[Word], end: int) -> dict[str, Word]:
+    """Return what is exported and what the words before ``end`` assign (``K=V vllm``, ``env K=V vllm``)."""
+    return {**exported, **_assignments(command[:end])}
+
+
+def _script_of(words: Sequence[Word], at: int) -> Word | None:
     """Return the script of ``bash -c SCRIPT``, with other options before it."""
-    for at, word in enumerate(words):
-        if not word.text.startswith(("-", "+")):
-            return None
-        if _SHELL_COMMAND.fullmatch(word.text):
-            return words[at + 1] if at + 1 < len(words) else None
+    while at + 1 < len(words) and words[at].text.startswith(("-", "+")):
+        if _SHELL_COMMAND.fullmatch(words[at].text):
+            return words[at + 1]
+        at += 1
     return None
 
 

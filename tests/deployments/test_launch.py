@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from typing import Any
@@ -544,3 +545,24 @@ def test_nothing_in_a_line_is_run(tmp_path: Any) -> None:
     found = read(f"vllm serve org/m --served-model-name $(touch {marker}) `touch {marker}` ; touch {marker}")
     assert "model.served_name" not in found.values
     assert not marker.exists()
+
+
+SLOW = {
+    "unknown flags": " ".join(f"--q{number}" for number in range(25_000)),
+    "one flag often": "--abc " * 40_000,
+    "tokens that are none": "--x " + "eyJaaaaaaaaa" * 20_000,
+    "URLs that are none": "--x " + "://" * 80_000,
+    "users that are none": "--x ://" + "@a" * 100_000,
+    "keys that are none": "--x '" + "-----BEGIN A" * 20_000 + "'",
+    "substitutions": "$(" * 100_000,
+    "dotted keys": "--hf-overrides.a+ 1 " * 12_000,
+    "shells": "; " + "bash x " * 30_000,
+}
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_no_line_takes_long(name: str) -> None:
+    started = time.monotonic()
+    with contextlib.suppress(InputError):
+        read(f"vllm serve org/m {SLOW[name]}")
+    assert time.monotonic() - started < 8
