@@ -142,9 +142,13 @@ class _Resolution:
             dtype = part.get("dtype") if isinstance(part, Mapping) else None
             if isinstance(dtype, str):
                 return _NAMES.get(dtype.removeprefix("torch."), dtype.removeprefix("torch."))
-        if self._tensor_dtypes and self._tensor_dtypes <= set(_SAFETENSORS):
-            # Several of them widen to float32, which is the only type that holds the others.
-            return _SAFETENSORS[next(iter(self._tensor_dtypes))] if len(self._tensor_dtypes) == 1 else "float32"
+        if self._tensor_dtypes <= set(_SAFETENSORS):
+            # The type that holds all others without loss (vllm/utils/torch_utils.py common_broadcastable_dtype);
+            # of bfloat16 and float16 neither holds the other.
+            if "F32" in self._tensor_dtypes:
+                return "float32"
+            if len(self._tensor_dtypes) == 1:
+                return _SAFETENSORS[next(iter(self._tensor_dtypes))]
         return None
 
     def _kv_cache(self) -> tuple[str | None, str | None]:

@@ -33,6 +33,7 @@ COMPUTE = [
     ("", {}, {"tensor_dtypes": {"BF16"}}, "bfloat16"),
     ("", {}, {"tensor_dtypes": {"F16", "F32"}}, "bfloat16"),
     ("", {}, {"tensor_dtypes": {"BF16", "I32"}}, "unknown"),
+    ("", {}, {"tensor_dtypes": {"BF16", "F16"}}, "unknown"),
     ("", {}, {}, "unknown"),
     ("--dtype half", {"dtype": "bfloat16"}, {}, "float16"),
     ("--dtype float", {"dtype": "bfloat16"}, {}, "float32"),
