@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 CORPUS = "diagnostic"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 # Tensors that scale the KV cache (vllm/model_executor/model_loader/weight_utils.py maybe_remap_kv_scale_name, 0.33.0).
-_KV_SCALE = re.compile(r"(?:^|[._])(?:k|v|kv|q|prob)_(?:scale|zero_point)$|[._](?:k|v|qkv)_proj\.output_scale$")
+_KV_SCALE = re.compile(
+    r"(?:^|[._])(?:k|v|kv|q|prob)_(?:scale|zero_point)$|[._](?:k|v|qkv)_proj\.output_scale$|\.(?:q|[kv]_cache)\.scale$"
+)
 _NO_LAUNCH = "no launch line was given (--from)"
 # What a launch line would have told, and what without one can only be declared.
 _FROM_LAUNCH = (

@@ -407,7 +407,7 @@ class _Reading:
         if self._doubted("enable-expert-parallel", path) or not self._value_of("enable-expert-parallel"):
             self._values.setdefault(path, 1)
             return
-        # vllm/distributed/parallel_state.py, 0.33.0: experts are spread over all tensor, data and prefill-context ranks.
+        # vllm/distributed/parallel_state.py, 0.33.0: experts are spread over tensor, data and prefill-context ranks.
         sizes = [self._values.get(f"parallelism.{part}") for part in ("tensor", "data", "prefill_context")]
         if all(isinstance(size, int) for size in sizes):
             product = 1
