@@ -162,6 +162,8 @@ def _roles(case: Case, new_cover: Coverer) -> list[Finding]:
         for finding in _pair(case, sides, None)[0]:
             if finding.change.kind == UNVERIFIED or not finding.open:
                 continue  # what is unknown of the whole deployment is said once, where it is judged alone
+            if finding.adverse or finding.change.kind == "producer" or about_the_target(finding.change):
+                continue  # about what lies in the store; pools that are filed apart share nothing
             detail = f"{one} and {other} differ in {finding.change.path} and share keys"
             change = Change("roles", "fault", "roles", UNKNOWN, case.new.get("roles"), "all", detail)
             findings.append(replace(_finding(rule, change, None), keys_separate=finding.keys_separate))
@@ -203,8 +205,9 @@ def _first(case: Case, new_cover: Coverer) -> list[Finding]:
     for item in case.evidence:
         if item.kind == "inventory" and item.supports(None, case.new):
             how = how or inventory_shows(item, derived)
+    answered = superseded(list(case.evidence), None, case.new)
     for item in case.evidence:
-        if item.kind == "inventory" and item.speaks_against(None, case.new):
+        if item.kind == "inventory" and item.digest not in answered and item.speaks_against(None, case.new):
             how = None
     adverse = _adverse(case, None, None)
     return [replace(finding, met={"separate": how} if how else {}), *adverse]
@@ -388,7 +391,7 @@ def _adverse(case: Case, sides: Sides | None, index: int | None) -> list[Finding
         if rule is None or item.digest in answered or not item.speaks_against(old, new):
             continue
         change = Change(
-            UNCLASSIFIED, "adverse", f"evidence.{item.kind}", UNKNOWN, Known(item.reason), item.scope, item.reason
+            rule.about, "adverse", f"evidence.{item.kind}", UNKNOWN, Known(item.reason), item.scope, item.reason
         )
         findings.append(
             Finding(
