@@ -274,6 +274,7 @@ PAIRS = [
     differs("engine.attention_backend", "FLASHINFER"),
     differs("cache.version", "0.6.0"),
     pair("cache.version: differs", {"cache.version": "0.5.5"}, REUSE, 0, name="a sourced row covers the step"),
+    pair("cache.version: differs", {}, REUSE, 0, old={"cache.version": "0.4.9"}, name="a row covers the step up only"),
     pair("engine.max_model_len: inert", {"engine.max_model_len": 4096}, REUSE, 0),
     pair("engine.max_model_len: rope-dependent", {"engine.max_model_len": 4096}, NAMESPACE, 10, shared=DYNAMIC),
     pair("engine.args: harmless", {"engine.args/gpu-memory-utilization": 0.8}, REUSE, 0),

@@ -1,0 +1,508 @@
+"""What each shipped connector profile makes of each dimension, and the issue's acceptance lines about connectors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kvgate.rules.action import action_for
+from kvgate.rules.catalogue import dimension
+from kvgate.rules.decide import Decision
+from kvgate.rules.finding import Finding
+from kvgate.rules.namespace import derive
+from kvgate.rules.profile import cover, load_profile, shipped_profiles, uses_mla, version_in
+from tests.rules.clean import clean, digest
+from tests.rules.deciding import CLEAR, NAMESPACE, REUSE, about, decided, rules
+
+OFFLOAD: dict[str, Any] = {"cache.connector": "vllm-offload-fs", "cache.version": None}
+MP: dict[str, Any] = {"cache.connector": "lmcache-mp"}
+LMCACHE: dict[str, Any] = {"cache.connector": "lmcache"}
+OWN: dict[str, Any] = {"cache.connector": "own-store", "cache.version": None}
+BASES = {"vllm-offload-fs": OFFLOAD, "lmcache-mp": MP, "lmcache": LMCACHE}
+
+# What the sources say of the key (LMCache 0.5.6 and vLLM 0.33.0), not what the profiles do: S separates every entry,
+# T only because other tokens are other keys, N not at all, A the entries of one adapter.
+S, T, N, A = "separates", "token-ids", "no", "adapter"
+TABLE: dict[str, tuple[str, str, str]] = {
+    # dimension: vllm-offload-fs, lmcache-mp, lmcache
+    "weights": (N, N, N),
+    "weights.served": (N, N, N),
+    "weights.mutable": (N, N, N),
+    "model.id": (S, S, S),
+    "model.served_name": (N, N, N),
+    "model.revision": (N, N, N),
+    "model.config": (N, N, N),
+    "model.quantization": (N, N, N),
+    "model.code": (N, N, N),
+    "model.processor": (N, N, N),
+    "tokenizer": (T, T, T),
+    "tokenizer.renderer": (T, T, T),
+    "tokenizer.options": (T, T, T),
+    "chat_template": (T, T, T),
+    "precision.compute": (N, N, N),
+    "precision.kv_cache": (S, N, S),
+    "precision.kv_scales": (N, N, N),
+    "adapters": (A, N, N),
+    "parallelism.tensor": (N, S, S),
+    "parallelism.pipeline": (S, S, S),
+    "parallelism.expert": (N, N, N),
+    "parallelism.context": (S, N, N),
+    "engine.name": (N, N, N),
+    "engine.version": (N, N, N),
+    "engine.build": (N, N, N),
+    "engine.accelerator": (N, N, N),
+    "engine.attention_backend": (N, N, N),
+    "engine.block_size": (S, N, N),
+    "engine.kv_layout": (N, N, N),
+    "engine.max_model_len": (N, N, N),
+    "engine.prefix_hash": (S, N, S),
+    "engine.speculative": (N, N, N),
+    "engine.args": (N, N, N),
+    "cache.version": (N, N, N),
+    "cache.location": (S, S, S),
+    "cache.chunk_size": (S, T, T),
+    "cache.serde": (N, N, N),
+    "cache.namespace": (S, S, S),
+    "cache.tenancy": (N, N, N),
+    "cache.key_fields": (N, N, N),
+    "cache.epoch": (N, N, N),
+    "inputs.tool_schemas": (T, T, T),
+    "inputs.document_sets": (T, T, T),
+    "inputs.system_prompts": (T, T, T),
+}
+OTHER: dict[str, dict[str, Any]] = {
+    "weights": {"weights.checkpoint.digest": digest("9"), "weights.checkpoint.kv_digest": digest("9")},
+    "weights.served": {"weights.served": [{"rank": 0, "digest": digest("9")}]},
+    "weights.mutable": {},
+    "model.id": {"model.id": "/models/other"},
+    "model.served_name": {"model.served_name": "other"},
+    "model.revision": {"model.revision": "b" * 40},
+    "model.config": {"model.config/rms_norm_eps": 1e-06},
+    "model.quantization": {"model.quantization": "awq"},
+    "model.code": {"model.code": digest("9")},
+    "model.processor": {"model.processor": digest("9")},
+    "tokenizer": {"tokenizer.effective": digest("9")},
+    "tokenizer.renderer": {"tokenizer.renderer.tokenizers": "0.22.0"},
+    "tokenizer.options": {"tokenizer.options/content_format": "openai"},
+    "chat_template": {"chat_template.digest": digest("9"), "chat_template.tree": digest("9")},
+    "precision.compute": {"precision.compute": "float16"},
+    "precision.kv_cache": {"precision.kv_cache": "fp8_e4m3"},
+    "precision.kv_scales": {"precision.kv_scales": digest("9")},
+    "adapters": {"adapters": [{"name": "billing", "digest": digest("9")}]},
+    "parallelism.tensor": {"parallelism.tensor": 4},
+    "parallelism.pipeline": {"parallelism.pipeline": 2},
+    "parallelism.expert": {"parallelism.expert": 2},
+    "parallelism.context": {"parallelism.decode_context": 2},
+    "engine.name": {"engine.name": "sglang"},
+    "engine.version": {"engine.version": "0.32.0"},
+    "engine.build": {"engine.packages": digest("9")},
+    "engine.accelerator": {"engine.accelerator": "B200"},
+    "engine.attention_backend": {"engine.attention_backend": "FLASHINFER"},
+    "engine.block_size": {"engine.block_size": 32},
+    "engine.kv_layout": {"engine.kv_layout": "HND"},
+    "engine.max_model_len": {"engine.max_model_len": 4096},
+    "engine.prefix_hash": {"engine.prefix_hash.seed": "1"},
+    "engine.speculative": {"engine.speculative": {"method": "eagle"}},
+    "engine.args": {"engine.args/enable-dbo": True},
+    "cache.version": {},
+    "cache.location": {"cache.location": "redis://cache-2:6379/0"},
+    "cache.chunk_size": {"cache.chunk_size": 128},
+    "cache.serde": {"cache.serde": "cachegen"},
+    "cache.namespace": {"cache.namespace": "prod-b"},
+    "cache.tenancy": {},
+    "cache.key_fields": {"cache.key_fields": ["token_ids"]},
+    "cache.epoch": {"cache.epoch": 15},
+    "inputs.tool_schemas": {"inputs.tool_schemas": {}},
+    "inputs.document_sets": {"inputs.document_sets": {}},
+    "inputs.system_prompts": {"inputs.system_prompts": {}},
+}
+# Where the new side's own fault would hide it, or only the step up is covered, the old side differs instead.
+OLD_OTHER: dict[str, dict[str, Any]] = {
+    "weights.mutable": {"weights.mutable": True},
+    "cache.version": {"cache.version": "0.4.9"},
+    "cache.tenancy": {"cache.tenancy": {"boundary": "tenant", "carried_by": None}},
+}
+ADDRESS = {"model.id", "engine.prefix_hash", "cache.location", "cache.namespace"}
+HARMLESS = {
+    "model.served_name",
+    "model.revision",
+    "engine.max_model_len",
+    "cache.key_fields",
+    "cache.epoch",
+    "inputs.tool_schemas",
+    "inputs.document_sets",
+    "inputs.system_prompts",
+}
+CELLS = [(connector, name, TABLE[name][column]) for column, connector in enumerate(BASES) for name in TABLE]
+
+
+def only(decision: Decision, name: str) -> Finding:
+    (found,) = (finding for finding in decision.findings if finding.change.dimension == name)
+    return found
+
+
+@pytest.mark.parametrize(("connector", "name", "key"), CELLS, ids=[f"{c}: {n}" for c, n, _ in CELLS])
+def test_a_pair_that_differs_in_one_dimension(connector: str, name: str, key: str) -> None:
+    base = BASES[connector]
+    decision = decided({**base, **OLD_OTHER.get(name, {})}, {**base, **OTHER[name]})
+    finding = only(decision, name)
+    if name == "cache.version" and connector != "vllm-offload-fs":
+        assert (decision.verdict, decision.exit_code) == (REUSE, 0)  # a sourced row covers the step
+        return
+    if name in HARMLESS:
+        assert (decision.verdict, decision.exit_code) == (REUSE, 0)
+        return
+    if name in ADDRESS:
+        # Old entries are out of reach; nothing says what lies at the target.
+        moved = key == S
+        assert finding.keys_separate == ("yes" if moved else "no")
+        assert (decision.verdict, decision.exit_code) == ((NAMESPACE, 10) if moved else (REUSE, 0))
+        return
+    if key == A:
+        assert (decision.verdict, decision.exit_code) == (REUSE, 0)
+        assert finding.discharged == "the key holds it"
+        return
+    assert finding.keys_separate == {S: "yes", T: "through token ids", N: "no"}[key]
+    tenants = name == "cache.tenancy"
+    assert decision.verdict == (CLEAR if tenants else NAMESPACE)
+    assert decision.exit_code == (20 if tenants else 0 if key in (S, T) else 10)
+
+
+def test_the_table_is_about_every_cell_of_these_profiles() -> None:
+    for connector in BASES:
+        profile = load_profile(connector)
+        assert profile is not None
+        assert profile.cells.keys() == TABLE.keys()
+
+
+def test_shipped_profiles_name_their_source_and_are_filed_under_their_id() -> None:
+    profiles = shipped_profiles()
+    assert set(BASES) | {"own-store"} <= profiles.keys()
+    for name, profile in profiles.items():
+        assert profile.id == name
+        assert len(profile.source) > 10
+        assert profile.checked >= "2026-01-01"
+
+
+# ---- values that share a key although they differ ----
+
+
+@pytest.mark.parametrize("base", [MP, LMCACHE], ids=["lmcache-mp", "lmcache"])
+def test_tensor_and_pipeline_size_enter_as_their_product(base: dict[str, Any]) -> None:
+    four = {**base, "parallelism.tensor": 4, "parallelism.pipeline": 1}
+    two = {**base, "parallelism.tensor": 2, "parallelism.pipeline": 2}
+    decision = decided(four, two)
+    assert decision.boundaries[0].separators == ()
+    assert (decision.verdict, decision.exit_code) == (NAMESPACE, 10)
+    assert decided(four, {**two, "parallelism.tensor": 4}).exit_code == 0
+
+
+def test_fp8_formats_share_a_storage_type_in_lmcache_and_not_in_vllm() -> None:
+    e4m3, e5m2 = {"precision.kv_cache": "fp8_e4m3"}, {"precision.kv_cache": "fp8_e5m2"}
+    assert decided({**LMCACHE, **e4m3}, {**LMCACHE, **e5m2}).exit_code == 10
+    assert decided({**LMCACHE, "precision.kv_cache": "nvfp4"}, {**LMCACHE, **e5m2}).exit_code == 10
+    assert decided({**OFFLOAD, **e4m3}, {**OFFLOAD, **e5m2}).exit_code == 0
+    assert decided(LMCACHE, {**LMCACHE, **e5m2}).exit_code == 0
+    # int8 is a storage type of its own.
+    assert decided({**LMCACHE, "precision.kv_cache": "int8"}, {**LMCACHE, **e5m2}).exit_code == 0
+
+
+MLA = {"model.config/kv_lora_rank": 512}
+
+
+def test_mla_shares_across_tensor_ranks_by_design() -> None:
+    decision = decided({**MP, **MLA}, {**MP, **MLA, "parallelism.tensor": 4})
+    assert (decision.verdict, decision.exit_code) == (REUSE, 0)
+    assert only(decision, "parallelism.tensor").discharged == "the format makes it harmless for this model"
+
+
+def test_mla_keeps_pipeline_ranks_together_and_not_apart() -> None:
+    """The key drops the size for MLA, so it separates nothing; a stage still holds other layers."""
+    decision = decided({**MP, **MLA}, {**MP, **MLA, "parallelism.pipeline": 2})
+    assert decision.boundaries[0].separators == ()
+    assert (decision.verdict, decision.exit_code) == (NAMESPACE, 10)
+
+
+def test_mla_on_one_side_only_discharges_nothing() -> None:
+    decision = decided(MP, {**MP, **MLA, "parallelism.tensor": 4})
+    assert only(decision, "parallelism.tensor").discharged is None
+    assert decision.verdict == NAMESPACE
+
+
+def test_mla_is_told_by_the_config_and_not_known_without_it() -> None:
+    from tests.rules.clean import FORGET
+
+    assert uses_mla(clean(MLA)) is True
+    assert uses_mla(clean({"model.config/text_config": {"kv_lora_rank": 512}})) is True
+    assert uses_mla(clean()) is False
+    assert uses_mla(clean({"model.config": FORGET})) is None
+
+
+# ---- an application's own store ----
+
+
+def own(*fields: str) -> dict[str, Any]:
+    return {**OWN, "cache.key_fields": list(fields)}
+
+
+TEMPLATE = OTHER["chat_template"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "change", "exit_code"),
+    [
+        (["template_version"], TEMPLATE, 10),
+        (["chat_template.digest"], TEMPLATE, 0),
+        (["chat_template"], TEMPLATE, 0),
+        (["token_ids"], TEMPLATE, 0),
+        (["token_ids"], OTHER["precision.kv_cache"], 10),
+        (["precision.kv_cache"], OTHER["precision.kv_cache"], 0),
+        (["precision"], OTHER["precision.kv_cache"], 10),
+        (["weights"], OTHER["weights"], 0),
+        (["tokenizer"], OTHER["tokenizer"], 0),
+        (["token_ids", "parallelism.context"], OTHER["parallelism.context"], 0),
+        (["model.config.rms_norm_eps"], OTHER["model.config"], 0),
+        (["model.config.hidden_size"], OTHER["model.config"], 10),
+    ],
+    ids=lambda value: "+".join(value) if isinstance(value, (list, dict)) else None,
+)
+def test_an_own_store_separates_by_what_its_key_is_made_of(
+    fields: list[str], change: dict[str, Any], exit_code: int
+) -> None:
+    decision = decided(own(*fields), {**own(*fields), **change})
+    assert (decision.verdict, decision.exit_code) == (NAMESPACE, exit_code)
+
+
+def test_a_label_of_a_section_does_not_separate_in_an_own_store() -> None:
+    """Where the key holds the template, its file name is not what it holds."""
+    decision = decided(own("chat_template"), {**own("chat_template"), "chat_template.source": "b.jinja",
+                                              "precision.kv_cache": "fp8_e4m3"})  # fmt: skip
+    assert decision.exit_code == 10
+
+
+def test_an_own_store_has_the_namespace_knob_only_where_its_key_holds_it() -> None:
+    def paths(*fields: str) -> list[str]:
+        return [knob.path for knob in cover(clean(own(*fields))).knobs or []]
+
+    assert paths("token_ids") == ["cache.location"]
+    assert paths("token_ids", "namespace") == ["cache.namespace", "cache.location"]
+    assert paths("token_ids", "cache.namespace") == ["cache.namespace", "cache.location"]
+
+
+def test_an_own_store_says_nothing_before_its_key_is_declared() -> None:
+    found = cover(clean({**OWN, "cache.key_fields": None}))
+    assert (found.profile, found.knobs, found.why) == (None, None, "cache.key_fields is not known")
+
+
+def test_requests_in_an_own_store() -> None:
+    assert decided([], {**own("token_ids", "lora"), "request_features": ["lora"]}).exit_code == 11
+    assert decided([], {**own("token_ids"), "request_features": ["lora"]}).exit_code == 30
+    assert decided([], {**own("token_ids"), "request_features": ["template_kwargs"]}).exit_code == 11
+    assert decided([], {**own("document"), "request_features": ["template_kwargs"]}).exit_code == 30
+
+
+def test_a_refutation_in_front_of_an_own_store_is_decided() -> None:
+    for kind in ("kv-equivalence", "isolation", "inventory", "token-identity"):
+        evidence = [about(kind, "refuted", own("token_ids"), own("token_ids"))]  # type: ignore[arg-type]
+        assert decided(own("token_ids"), own("token_ids"), evidence=evidence).verdict != REUSE
+
+
+# ---- where no profile speaks ----
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"cache.connector": "nobody-knows"}, "there is no profile for the connector 'nobody-knows'"),
+        ({"cache.version": "0.4.6"}, "cache.version 0.4.6 is outside the profile's >=0.4.7,<=0.5.6"),
+        ({"cache.version": "0.6"}, "cache.version 0.6 is outside the profile's >=0.4.7,<=0.5.6"),
+        ({"cache.version": "nightly"}, "cache.version nightly is outside the profile's >=0.4.7,<=0.5.6"),
+        ({"cache.version": None}, "cache.version is not known; the profile covers >=0.4.7,<=0.5.6"),
+        ({**OFFLOAD, "engine.version": "0.30.2"}, "engine.version 0.30.2 is outside the profile's >=0.31,<=0.33.0"),
+    ],
+)
+def test_outside_a_profile_nothing_separates_and_no_knob_counts(changes: dict[str, Any], why: str) -> None:
+    new = {**changes, "precision.kv_cache": "fp8_e4m3"}
+    new["cache.namespace"] = derive(clean(new)).id
+    assert cover(clean(new)).why == why
+    decision = decided(changes, new)
+    assert decision.verdict == NAMESPACE
+    assert not decision.accepted
+    finding = only(decision, "precision.kv_cache")
+    assert (finding.keys_separate, finding.may_be, finding.open) == ("unknown", "clear", ("separate",))
+    assert action_for(decision).settings == ()
+    assert not decided(changes, new, accept=frozenset({"new-namespace"})).accepted
+
+
+@pytest.mark.parametrize("version", ["0.4.7", "0.5.6", "0.5.6rc1", "0.5"])
+def test_versions_inside_the_range(version: str) -> None:
+    assert cover(clean({"cache.version": version})).profile is not None
+
+
+def test_what_is_no_version_lies_in_no_range() -> None:
+    assert not version_in(None, ">=0")
+    assert not version_in("0.5.6", "from 0.4 on")
+    assert not version_in("", ">=0")
+
+
+def test_without_a_store_nothing_outlives_the_workers() -> None:
+    none = {"cache.connector": None}
+    assert decided(none, {**none, **OTHER["weights"], "request_features": ["lora"]}).exit_code == 0
+    assert decided([], {**none, "request_features": ["lora"], "weights.mutable": True}).verdict == REUSE
+    left = decided({}, {**none, **OTHER["weights"]})
+    assert (left.verdict, left.exit_code, left.boundaries[0].detached) == (NAMESPACE, 0, True)
+
+
+# ---- version steps ----
+
+
+def test_a_version_step_is_covered_for_text_only_where_the_row_says_so() -> None:
+    media = {"request_features": ["multimodal"]}
+    assert decided({"cache.version": "0.4.7"}, {}).verdict == REUSE
+    before = decided({**media, "cache.version": "0.5.5"}, media)
+    assert before.verdict == REUSE
+    across = decided({**media, "cache.version": "0.5.4"}, media)
+    assert "connector-version-changed" in [f.rule for f in across.findings if f.obligations]
+
+
+def test_a_step_back_is_covered_only_where_a_row_says_so() -> None:
+    assert decided({}, {"cache.version": "0.4.7"}).exit_code == 10
+    assert decided({}, {"cache.version": "0.5.5"}).verdict == REUSE
+
+
+def test_a_version_step_needs_equal_tokens() -> None:
+    decision = decided({"cache.version": "0.5.5"}, OTHER["tokenizer"])
+    assert only(decision, "cache.version").open == ("separate",)
+    proof = about("token-identity", "proved", {"cache.version": "0.5.5"}, OTHER["tokenizer"])
+    assert decided({"cache.version": "0.5.5"}, OTHER["tokenizer"], evidence=[proof]).verdict == REUSE
+
+
+def test_a_version_step_is_no_step_between_connectors() -> None:
+    decision = decided({**LMCACHE, "cache.version": "0.5.5"}, MP)
+    assert only(decision, "cache.version").discharged is None
+
+
+# ---- the acceptance lines of the issue ----
+
+
+def test_the_kv_dtype_in_front_of_two_connectors() -> None:
+    assert decided(OFFLOAD, {**OFFLOAD, **OTHER["precision.kv_cache"]}).exit_code == 0
+    assert decided(MP, {**MP, **OTHER["precision.kv_cache"]}).exit_code == 10
+
+
+def test_a_template_in_front_of_three_connectors() -> None:
+    """Also where the conversations were found to diverge, as they will be."""
+    for base, exit_code in ((OFFLOAD, 0), (MP, 0), (own("template_version"), 10)):
+        new = {**base, **TEMPLATE}
+        assert decided(base, new).exit_code == exit_code
+        decision = decided(base, new, evidence=[about("token-identity", "refuted", base, new, reason="3 diverge")])
+        assert (decision.verdict, decision.exit_code) == (NAMESPACE, exit_code)
+        assert rules(decision) == ["template-changed"]
+        assert decision.findings[0].tokens_equal == "no"
+        assert decision.findings[0].adverse
+
+
+def test_the_token_keyed_pack_accepts_other_tokens_only_in_front_of_token_keys() -> None:
+    for base, verdict in ((OFFLOAD, REUSE), (MP, REUSE), (own("template_version"), NAMESPACE)):
+        for name in ("chat_template", "tokenizer", "tokenizer.renderer", "tokenizer.options"):
+            new = {**base, **OTHER[name]}
+            refuted = about("token-identity", "refuted", base, new)
+            assert decided(base, new, pack="token-keyed").verdict == verdict
+            assert decided(base, new, pack="token-keyed", evidence=[refuted]).verdict == verdict
+    assert decided(MP, {**MP, **OTHER["precision.kv_cache"]}, pack="token-keyed").exit_code == 10
+
+
+@pytest.mark.parametrize("old", [[], [{**LMCACHE, "request_features": ["lora"]}]], ids=["first", "second"])
+def test_lora_over_lmcache_is_unsafe_by_itself(old: list[dict[str, Any]]) -> None:
+    new = {**LMCACHE, "request_features": ["lora"]}
+    decision = decided(old, new, accept=frozenset({"new-namespace", "clear"}), declare_clear=True, strategy="recreate")
+    assert (decision.exit_code, decision.accepted) == (30, False)
+    assert "fault-unseparated-requests" in rules(decision)
+    assert action_for(decision).kind == "none"
+
+
+def test_replicas_batch_and_memory_are_reuse() -> None:
+    new = {
+        "parallelism.data": 8,
+        "engine.args": {"gpu-memory-utilization": 0.5, "max-num-seqs": 512, "max-num-batched-tokens": 16384},
+    }
+    decision = decided({}, new)
+    assert (decision.verdict, decision.exit_code) == (REUSE, 0)
+
+
+@pytest.mark.parametrize("base", [OFFLOAD, MP, LMCACHE, own("token_ids", "namespace"), own("token_ids")])
+def test_the_loop_in_ci(base: dict[str, Any]) -> None:
+    """Red with the settings to change, edit, green with the same verdict."""
+    new = {**base, **OTHER["weights"]}
+    red = decided(base, new)
+    assert (red.verdict, red.exit_code) == (NAMESPACE, 10)
+    action = action_for(red)
+    assert action.kind == "set"
+    typed = decided(base, {**new, "cache.namespace": "prod-b"})
+    assert (typed.verdict, typed.exit_code) == (NAMESPACE, 10)
+    for setting in action.settings:
+        green = decided(base, {**new, setting.path: setting.value})
+        assert (green.verdict, green.exit_code, green.derived.id) == (NAMESPACE, 0, red.derived.id)
+        assert action_for(green).kind == "none"
+        assert all("{namespace}" not in line for line in setting.how)
+
+
+def test_going_back_to_a_used_name_is_no_boundary() -> None:
+    """bf16 in a, fp8 in b, fp8 in a: the name differs from the last one, and holds the first one's entries."""
+    second = {"precision.kv_cache": "fp8_e4m3", "cache.namespace": "b"}
+    assert decided(second, {**second, "precision.compute": "float16", "cache.namespace": "prod-a"}).exit_code == 10
+
+
+def test_a_hand_typed_name_counts_once_an_inventory_shows_it_empty() -> None:
+    new = {**OTHER["weights"], "cache.namespace": "prod-b"}
+    empty = about("inventory", "proved", {}, new, figures={"entries": 0})
+    assert decided({}, new, evidence=[empty]).exit_code == 0
+    full = about("inventory", "proved", {}, new, figures={"entries": 3})
+    assert decided({}, new, evidence=[full]).exit_code == 10
+    mine = about("inventory", "proved", {}, new, figures={"entries": 3, "namespaces": [derive(clean(new)).id]})
+    assert decided({}, new, evidence=[mine]).exit_code == 0
+    mixed = about("inventory", "proved", {}, new, figures={"entries": 3, "namespaces": [derive(clean(new)).id, "x"]})
+    assert decided({}, new, evidence=[mixed]).exit_code == 10
+    elsewhere = about("inventory", "proved", {}, {**new, "cache.namespace": "prod-c"}, figures={"entries": 0})
+    assert decided({}, new, evidence=[elsewhere]).exit_code == 10
+
+
+def test_a_kv_dtype_and_a_leak_need_both_obligations() -> None:
+    salted = {"request_features": ["cache_salt"]}
+    old = {**salted, "cache.tenancy": {"boundary": "tenant", "carried_by": "cache_salt"}}
+    new = {**salted, "precision.kv_cache": "fp8_e4m3"}
+    assert decided(old, new).exit_code == 20
+    declared = decided(old, new, declare_clear=True)
+    assert (declared.verdict, declared.exit_code, declared.accepted) == (CLEAR, 10, False)
+    drained = decided(old, new, declare_clear=True, strategy="recreate")
+    assert (drained.verdict, drained.exit_code) == (CLEAR, 0)
+    moved = {**new, "cache.namespace": derive(clean(new)).id}
+    assert decided(old, moved).exit_code == 20
+    assert decided(old, moved, declare_clear=True).exit_code == 0
+
+
+def test_reuse_does_not_compose() -> None:
+    """A name that disappears in B and comes back in C with other bytes: each step is reuse, the way is not."""
+    a = {**OFFLOAD, "adapters": [{"name": "billing", "digest": digest("1")}]}
+    b = OFFLOAD
+    c = {**OFFLOAD, "adapters": [{"name": "billing", "digest": digest("2")}]}
+    assert decided(a, b).verdict == REUSE
+    assert decided(b, c).verdict == REUSE
+    assert decided([a, b], c).verdict == NAMESPACE
+    assert decided([b, a], c).exit_code == 10
+
+
+def test_the_verdict_is_the_strictest_over_all_old_ones() -> None:
+    leaky = {"cache.tenancy": {"boundary": "tenant", "carried_by": "cache_salt"}, "request_features": ["cache_salt"]}
+    decision = decided([{}, OTHER["weights"], leaky], {})
+    assert (decision.verdict, decision.exit_code) == (CLEAR, 20)
+    assert {finding.baseline for finding in decision.findings} == {1, 2}
+    assert [clear.baseline for clear in action_for(decision).clears] == [2]
+
+
+@pytest.mark.parametrize("name", sorted(TABLE))
+def test_every_other_value_is_of_the_dimension_it_is_about(name: str) -> None:
+    changed = {**OTHER[name], **OLD_OTHER.get(name, {})}
+    assert all(dimension(name).owns(path.replace("/", ".")) for path in changed)
+    assert changed
