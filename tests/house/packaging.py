@@ -15,10 +15,20 @@ else:
     import tomli as tomllib
 
 
+def project() -> dict[str, Any]:
+    """Return ``[project]`` of pyproject.toml."""
+    return _pyproject("project")
+
+
 def setuptools_table() -> dict[str, Any]:
     """Return ``[tool.setuptools]`` of pyproject.toml."""
-    table: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    table: dict[str, Any] = _pyproject("tool")["setuptools"]
     return table
+
+
+def _pyproject(table: str) -> dict[str, Any]:
+    found: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[table]
+    return found
 
 
 def room_files() -> dict[str, str]:
