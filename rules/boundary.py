@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kvgate.rules.catalogue import dimension, dimensions
-from kvgate.rules.change import UNCLASSIFIED, Change, same
+from kvgate.rules.change import UNCLASSIFIED, UNVERIFIED, Change, same
 from kvgate.rules.compare.sides import Sides
 from kvgate.rules.evidence import Evidence
 from kvgate.rules.namespace import derive
@@ -113,7 +113,7 @@ def about_the_target(change: Change) -> bool:
     address = (
         dimension(change.dimension).compare in ("address", "connector") if change.dimension != UNCLASSIFIED else False
     )
-    return address and change.kind in ("moved", "first", "adverse")
+    return address and change.kind in ("moved", "first", "adverse", UNVERIFIED)
 
 
 def _same_store(sides: Sides) -> bool:
@@ -143,34 +143,28 @@ def _part_differs(sides: Sides, dimension: str, path: str) -> bool:
 
 
 def _moved_knob(sides: Sides, inventory: list[Evidence]) -> tuple[Knob | None, str]:
-    if sides.new_cover.knobs is None:
+    moved = [
+        knob
+        for knob in sides.new_cover.knobs or ()
+        if same(sides.old.get(knob.path), sides.new.get(knob.path)) is False
+        and isinstance(sides.new.value(knob.path), str)
+    ]
+    if not moved:
         return None, ""
     derived = derive(sides.new).id
-    why = ""
-    for knob in sides.new_cover.knobs:
-        old, new = sides.old.get(knob.path), sides.new.get(knob.path)
-        if not isinstance(new, Known) or not isinstance(new.value, str) or not isinstance(old, Known):
-            continue
-        if old.value == new.value:
-            continue
-        if derived is not None and derived in new.value:
-            return knob, f"{new.value!r} holds the id derived from this identity"
-        why = (
-            f"{knob.path} moved to {new.value!r}, but "
-            + (
-                "no id can be derived while parts of the identity are unknown"
-                if derived is None
-                else f"that does not hold the derived id {derived}"
-            )
-            + " and no inventory shows what lies there"
-        )
+    for knob in moved:
+        if derived is not None and derived in sides.new.value(knob.path):
+            return knob, f"{sides.new.value(knob.path)!r} holds the id derived from this identity"
     for item in inventory:
-        moved = [
-            knob for knob in sides.new_cover.knobs if same(sides.old.get(knob.path), sides.new.get(knob.path)) is False
-        ]
-        if moved and (shown := inventory_shows(item, derived)):
+        if shown := inventory_shows(item, derived):
             return moved[0], shown
-    return None, why
+    missing = (
+        "no id can be derived while parts of the identity are unknown"
+        if derived is None
+        else f"that does not hold the derived id {derived}"
+    )
+    target = sides.new.value(moved[-1].path)
+    return None, f"{moved[-1].path} moved to {target!r}, but {missing} and no inventory shows what lies there"
 
 
 def inventory_shows(item: Evidence, derived: str | None) -> str | None:

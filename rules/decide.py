@@ -100,12 +100,54 @@ class Decision:
         return not self.case.options.advisory
 
 
+@dataclass(frozen=True)
+class Found:
+    """What a case holds before anybody declares or accepts anything."""
+
+    findings: tuple[Finding, ...]
+    boundaries: tuple[Boundary, ...]
+    cover: Coverer
+    unused_waivers: tuple[tuple[Waiver, str], ...]
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What a declaration and the accepted verdicts make of findings."""
+
+    findings: tuple[Finding, ...]
+    verdict: Verdict
+    accepted: bool
+    why: str
+    exit_code: int
+
+
 def decide(case: Case) -> Decision:
     """Decide whether the new deployment may reach what the old ones stored.
 
     Raises:
         InputError: where manifests contradict each other.
+    """
+    found = find(case)
+    settled = settle(found.findings, case.options)
+    return Decision(
+        case,
+        settled.verdict,
+        settled.accepted,
+        settled.why,
+        0 if case.options.advisory else settled.exit_code,
+        settled.findings,
+        found.boundaries,
+        derive(case.new),
+        found.cover,
+        found.unused_waivers,
+    )
 
+
+def find(case: Case) -> Found:
+    """Find everything that demands something, or that a reader must see.
+
+    Raises:
+        InputError: where manifests contradict each other.
     """
     new_cover = cover(case.new, case.profiles)
     findings: list[Finding] = _alone(case, new_cover)
@@ -118,21 +160,14 @@ def decide(case: Case) -> Decision:
     if not case.old:
         findings += _first(case, new_cover)
     findings, unused = _waive(findings, case)
-    findings = [_declared(finding, case.options) for finding in findings]
-    verdict = _verdict(findings)
-    accepted, why, exit_code = _accept(verdict, findings, case.options)
-    return Decision(
-        case,
-        verdict,
-        accepted,
-        why,
-        0 if case.options.advisory else exit_code,
-        tuple(findings),
-        tuple(boundaries),
-        derive(case.new),
-        new_cover,
-        tuple(unused),
-    )
+    return Found(tuple(findings), tuple(boundaries), new_cover, tuple(unused))
+
+
+def settle(findings: Sequence[Finding], options: Options) -> Settled:
+    """Apply what is declared and accepted; ``advisory`` and the date play no part here."""
+    settled = tuple(_declared(finding, options) for finding in findings)
+    verdict = _verdict(settled)
+    return Settled(settled, verdict, *_accept(verdict, settled, options))
 
 
 # ---- findings ----

@@ -133,6 +133,8 @@ def _unclaimed(sides: Sides, changes: list[Change]) -> list[Change]:
             continue
         if owner.only_with and sides.both_null(owner.only_with):
             continue
+        if not sides.old.knows(path) or not sides.new.knows(path):
+            continue  # what must be known to be equal, its own comparison has said
         left.append(Change(UNCLASSIFIED, UNCLASSIFIED, path, sides.old.get(path), sides.new.get(path)))
     return left
 

@@ -141,13 +141,13 @@ class Coverer:
     why: str
     absent: bool = False
 
-    def cell(self, dimension: str) -> Cell:
+    def cell(self, dimension_id: str) -> Cell:
         """Return what the key does with a dimension; not known where nothing says."""
-        if self.profile is None:
+        if self.profile is None or dimension_id == UNCLASSIFIED:
             return _NOTHING
         if self.profile.key_from_fields:
-            return self._own_cell(dimension)
-        return self.profile.cells.get(dimension, _NOTHING)
+            return self._own_cell(dimension_id)
+        return self.profile.cells.get(dimension_id, _NOTHING)
 
     def request(self, feature: Feature) -> Cell:
         """Return what the key does with something that varies between requests."""

@@ -1,0 +1,572 @@
+"""The law (design, section 3): knowing less never yields reuse, nor acceptance.
+
+Random manifests are almost never one step from reuse, so the cases are enumerated: every change of one
+dimension and of two around a clean pair, in front of several connectors; then every forgetting of a field
+that plays a part, evidence bound anew, verdict and acceptance compared under every way of accepting. Three
+planted violations must be caught by the very same enumeration.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from kvgate.rules import change as change_module
+from kvgate.rules import decide as decide_module
+from kvgate.rules import diff as diff_module
+from kvgate.rules.catalogue import dimensions
+from kvgate.rules.decide import Case, Options, find, settle
+from kvgate.rules.errors import InputError
+from kvgate.rules.evidence import Evidence, subject_of
+from kvgate.rules.manifest import Manifest, manifest_from, schema_leaves
+from kvgate.rules.pack import shipped_pack
+from kvgate.rules.profile import shipped_profiles
+from kvgate.rules.schema import ManifestModel
+from kvgate.rules.waivers import Waiver
+from tests.rules.clean import FORGET, clean, data, digest
+
+PACK = shipped_pack("default")
+NO_KNOB = shipped_profiles()["lmcache-mp"].model_copy(update={"id": "no-knob", "knobs": []})
+PROFILES = {**shipped_profiles(), "no-knob": NO_KNOB}
+
+TENANT = {"boundary": "tenant", "carried_by": "cache_salt"}
+DYNAMIC_ROPE = {"rope_type": "dynamic", "rope_theta": 500000.0, "factor": 2.0}
+
+# For every dimension, the changes to try: each a set of paths that move together.
+CHANGES: dict[str, list[dict[str, Any]]] = {
+    "weights": [
+        {"weights.checkpoint.digest": digest("9"), "weights.checkpoint.kv_digest": digest("9")},
+        {"weights.checkpoint.digest": digest("9")},
+        {"weights.checkpoint.layout": digest("9")},
+        {"weights.checkpoint": None},
+        {"weights.checkpoint": None, "weights.hub": {"repo": "acme/support-8b", "commit": "a" * 40}},
+    ],
+    "weights.served": [{"weights.served": [{"rank": 0, "digest": digest("9")}]}],
+    "weights.mutable": [{"weights.mutable": True}],
+    "model.id": [{"model.id": "/models/other"}],
+    "model.served_name": [{"model.served_name": "other"}],
+    "model.revision": [{"model.revision": "main"}],
+    "model.config": [
+        {"model.config/rms_norm_eps": 1e-6},
+        {"model.config/eos_token_id": 7},
+        {"model.config/something_new": 1},
+        {"model.config/rope_parameters": DYNAMIC_ROPE},
+    ],
+    "model.quantization": [{"model.quantization": "awq"}],
+    "model.code": [{"model.code": digest("9")}],
+    "model.processor": [{"model.processor": digest("9")}],
+    "tokenizer": [
+        {"tokenizer.effective": digest("9")},
+        {"tokenizer.files": {"tokenizer.json": digest("9")}},
+        {"tokenizer.special_tokens/pad_token": "<other>"},
+        {"tokenizer.special_tokens/bos_token": "<other>"},
+        {"tokenizer.vocabulary": {"size": 5, "digest": digest("9")}},
+    ],
+    "tokenizer.renderer": [{"tokenizer.renderer.transformers": "4.57.6"}, {"tokenizer.renderer.transformers": None}],
+    "tokenizer.options": [{"tokenizer.options": {"content_format": "openai"}}],
+    "chat_template": [
+        {"chat_template.digest": digest("9"), "chat_template.tree": digest("9")},
+        {"chat_template.digest": digest("9")},
+        {"chat_template": None},
+        {"chat_template.reads_clock": True},
+    ],
+    "precision.compute": [{"precision.compute": "float16"}],
+    "precision.kv_cache": [{"precision.kv_cache": "fp8_e4m3"}],
+    "precision.kv_scales": [{"precision.kv_scales": digest("9")}, {"precision.kv_scales": "dynamic"}],
+    "adapters": [
+        {"adapters": [{"name": "billing", "digest": digest("9")}]},
+        {"adapters": [{"name": "billing", "digest": digest("8")}]},
+        {"adapters": [{"name": "billing"}]},
+        {"adapters": [{"name": "billing", "digest": digest("9"), "removed": True}]},
+    ],
+    "parallelism.tensor": [{"parallelism.tensor": 4}],
+    "parallelism.pipeline": [{"parallelism.pipeline": 2}],
+    "parallelism.expert": [{"parallelism.expert": 2}],
+    "parallelism.context": [{"parallelism.decode_context": 2}],
+    "parallelism.data": [{"parallelism.data": 4}],
+    "engine.name": [{"engine.name": "sglang"}],
+    "engine.version": [{"engine.version": "0.32.0"}, {"engine.version": "0.1.0"}],
+    "engine.build": [
+        {"engine.image": "sha256:" + "9" * 64},
+        {"engine.packages": digest("9")},
+        {"engine.image": None, "engine.packages": None},
+    ],
+    "engine.accelerator": [{"engine.accelerator": None}],
+    "engine.attention_backend": [{"engine.attention_backend": None}],
+    "engine.block_size": [{"engine.block_size": 32}],
+    "engine.kv_layout": [{"engine.kv_layout": "HND"}],
+    "engine.max_model_len": [{"engine.max_model_len": 4096}],
+    "engine.prefix_hash": [{"engine.prefix_hash.seed": "1"}, {"engine.prefix_hash.seed": None}],
+    "engine.speculative": [{"engine.speculative": {"method": "eagle"}}],
+    "engine.args": [{"engine.args/enable-something": True}, {"engine.args/gpu-memory-utilization": 0.5}],
+    "request_features": [
+        {"request_features": ["lora"]},
+        {"request_features": ["lora_hot_load"]},
+        {"request_features": ["cache_salt"]},
+        {"request_features": ["prompt_embeds"]},
+        {"request_features": ["multimodal"]},
+    ],
+    "roles": [{"roles": [{"name": "p", "set": {"parallelism.tensor": 8}}, {"name": "d", "set": {}}]}],
+    "cache.connector": [{"cache.connector": "lmcache"}, {"cache.connector": "nobody-knows"}, {"cache.connector": None}],
+    "cache.version": [{"cache.version": "0.5.1"}, {"cache.version": "0.1"}],
+    "cache.location": [{"cache.location": "redis://cache-2:6379/0"}],
+    "cache.chunk_size": [{"cache.chunk_size": 128}],
+    "cache.serde": [{"cache.serde": "cachegen"}],
+    "cache.namespace": [{"cache.namespace": "prod-b"}, {"cache.namespace": "DERIVED"}],
+    "cache.tenancy": [{"cache.tenancy": TENANT}, {"cache.tenancy": {"boundary": "tenant", "carried_by": None}}],
+    "cache.key_fields": [{"cache.key_fields": ["token_ids"]}],
+    "cache.epoch": [{"cache.epoch": 15}],
+    "inputs.tool_schemas": [{"inputs.tool_schemas": {}}],
+    "inputs.document_sets": [{"inputs.document_sets": {}}],
+    "inputs.system_prompts": [{"inputs.system_prompts": {}}],
+}
+
+OWN = {"cache.connector": "own-store", "cache.version": None}
+CONTEXTS: dict[str, dict[str, Any]] = {
+    "lmcache-mp": {},
+    "lmcache": {"cache.connector": "lmcache"},
+    "vllm-offload-fs": {"cache.connector": "vllm-offload-fs", "cache.version": None},
+    "own-store, token keyed": {**OWN, "cache.key_fields": ["token_ids", "namespace"]},
+    "own-store, template version": {**OWN, "cache.key_fields": ["template_version"]},
+    "no profile": {"cache.connector": "nobody-knows"},
+    "no knob": {"cache.connector": "no-knob"},
+    "no store": {"cache.connector": None},
+    "tenants": {"cache.tenancy": TENANT, "request_features": ["cache_salt"]},
+    "adapters": {
+        "cache.connector": "vllm-offload-fs",
+        "cache.version": None,
+        "request_features": ["lora", "lora_hot_load"],
+        "adapters": [{"name": "billing", "digest": digest("9")}],
+    },
+    "pinned": {"weights.checkpoint": None, "weights.hub": {"repo": "acme/support-8b", "commit": "b" * 40}},
+    "bare": {"engine.image": None, "engine.packages": None},
+    "old media": {"cache.version": "0.5.1", "request_features": ["multimodal"]},
+}
+FULL = ("lmcache-mp", "vllm-offload-fs", "tenants")
+"""The connectors in front of which every pair of dimensions is changed."""
+
+
+# Every leaf, and every section and collection that can be lost at once.
+def _required(model: type[BaseModel] = ManifestModel, prefix: str = "") -> set[str]:
+    """Return the leaves without which their section is refused: leaving one out gives no verdict at all."""
+    found = set()
+    for name, info in model.model_fields.items():
+        path = f"{prefix}{info.alias or name}"
+        if info.is_required():
+            found.add(path)
+        for part in (info.annotation, *getattr(info.annotation, "__args__", ())):
+            if isinstance(part, type) and issubclass(part, BaseModel):
+                found |= _required(part, f"{path}.")
+    return found
+
+
+FORGETTABLE = sorted(({*schema_leaves()} | {leaf.rpartition(".")[0] for leaf in schema_leaves()}) - _required() - {""})
+
+ASKED = [
+    Options(),
+    Options(accept=frozenset({"new-namespace"})),
+    Options(accept=frozenset({"new-namespace", "clear"})),
+    Options(declare_clear=True),
+    Options(declare_clear=True, strategy="recreate"),
+    Options(declare_clear=True, accept=frozenset({"new-namespace"})),
+]
+
+Changes = Mapping[str, Any]
+Cases = Iterator[tuple[Changes, Changes, tuple[str, ...]]]
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A forgetting that turned another verdict into reuse, or a refusal into an acceptance."""
+
+    old: Changes
+    new: Changes
+    forgotten: str
+    before: str
+    after: str
+
+
+@pytest.fixture(autouse=True)
+def plain_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Find changed leaves by a plain walk here: half of the time of these cases is DeepDiff's.
+
+    ``test_both_walks_agree`` shows that it makes no difference.
+    """
+    monkeypatch.setattr(diff_module, "changed_leaves", walk)
+
+
+def walk(old: Any, new: Any, path: str = "") -> list[str]:
+    """Return the paths at which two canonical manifests differ, lists whole."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        missing = object()
+        return [
+            found
+            for key in sorted({*old, *new})
+            for found in walk(old.get(key, missing), new.get(key, missing), f"{path}.{key}".lstrip("."))
+        ]
+    same = old == new and isinstance(old, bool) == isinstance(new, bool)
+    return [] if same else [path]
+
+
+def manifest(changes: Changes) -> Manifest:
+    """Build a side; not validated again, so that forgetting is cheap."""
+    derived = {**changes}
+    content = data(derived)
+    if content["cache"].get("namespace") == "DERIVED":
+        from kvgate.rules.namespace import derive
+
+        content["cache"]["namespace"] = derive(Manifest(content, "m", "sha256:0")).id or "none"
+    return Manifest(content, "m", "sha256:0")
+
+
+def forget(side: Manifest, path: str) -> Manifest | None:
+    """Return a side without what lies at a path; ``None`` where nothing is known there to begin with."""
+    *sections, leaf = path.split(".")
+    content: dict[str, Any] = dict(side.data)
+    target = content
+    for section in sections:
+        if not isinstance(target.get(section), dict):
+            return None
+        target[section] = dict(target[section])
+        target = target[section]
+    if leaf not in target:
+        return None
+    del target[leaf]
+    return Manifest(content, "m", "sha256:0")
+
+
+EvidenceOf = list[tuple[str, str]]
+
+
+def evidence_for(
+    kinds: EvidenceOf | None, old: Manifest, new: Manifest, first: tuple[Manifest, Manifest]
+) -> list[Evidence]:
+    """Bind supporting evidence to the sides at hand, and refutations to the sides they were made of."""
+    made = []
+    for kind, state in kinds or ():
+        a, b = (old, new) if state == "proved" else first
+        figures = {"entries": 0} if kind == "inventory" else {}
+        made.append(
+            Evidence(
+                schema="kvgate/evidence/v1",
+                kind=kind,
+                state=state,
+                figures=figures,  # type: ignore[arg-type]
+                old=subject_of(a, kind),
+                new=subject_of(b, kind),  # type: ignore[arg-type]
+            )
+        )
+    return made
+
+
+def answers(
+    old: Manifest, new: Manifest, evidence: list[Evidence], waivers: tuple[Waiver, ...] = (), profiles: Any = None
+) -> list[tuple[str, bool]] | None:
+    """Return verdict and acceptance under every way of asking; ``None`` where the manifests contradict each other."""
+    case = Case((old,), new, PACK, tuple(evidence), waivers, profiles=PROFILES if profiles is None else profiles)
+    try:
+        found = find(case)
+    except InputError:
+        return None
+    return [(one.verdict, one.accepted) for one in (settle(found.findings, options) for options in ASKED)]
+
+
+def worse(before: list[tuple[str, bool]] | None, after: list[tuple[str, bool]] | None) -> bool:
+    """Whether knowing less brought reuse, or acceptance under some way of asking."""
+    if before is None or after is None:
+        return False
+    reuse = "verified-compatible-reuse"
+    return any((v != reuse and w == reuse) or (not a and b) for (v, a), (w, b) in zip(before, after, strict=True))
+
+
+# What plays a part in other dimensions' answers: forgotten in every case, the first few in front of every connector.
+PIVOTS = (
+    "cache.connector",
+    "cache.version",
+    "cache.key_fields",
+    "engine.version",
+    "request_features",
+    "cache.tenancy",
+    "provenance",
+    "cache",
+    "cache.namespace",
+    "engine.name",
+    "engine.image",
+    "engine.speculative",
+    "model.config",
+    "model.quantization",
+    "weights.checkpoint.kv_rule",
+    "weights.checkpoint.kv_digest",
+    "chat_template.reads",
+    "adapters",
+    "roles",
+    "release.owner",
+)
+
+
+def broken(cases: Cases, kinds: EvidenceOf | None = None, *, waived: bool = False) -> Iterator[Broken]:
+    """Yield every broken case: each side forgets each path in turn."""
+    for old_changes, new_changes, paths in cases:
+        old, new = manifest(old_changes), manifest(new_changes)
+        evidence = evidence_for(kinds, old, new, (old, new))
+        waivers = stray_waivers() if waived else ()
+        before = answers(old, new, evidence, waivers)
+        for path in paths:
+            for side in ("old", "new"):
+                less = forget(old if side == "old" else new, path)
+                if less is None:
+                    continue
+                a, b = (less, new) if side == "old" else (old, less)
+                after = answers(a, b, evidence_for(kinds, a, b, (old, new)), waivers)
+                if worse(before, after):
+                    yield Broken(old_changes, new_changes, f"{side} {path}", str(before), str(after))
+
+
+def paths_of(*changes: Changes) -> set[str]:
+    """Return what to forget of some changes: their own paths, and the collections that hold them."""
+    return {path.partition("/")[0] for change in changes for path in change}
+
+
+def stray_waivers() -> tuple[Waiver, ...]:
+    """Write a waiver with wrong values for every rule and dimension: a sound gate uses none of them."""
+    return tuple(
+        Waiver(rule=rule.id, dimension=dimension, old="x", new="y", reason="r", owner="o", expires="2999-01-01")
+        for rule in PACK.rules
+        for dimension in rule.watches
+    )
+
+
+def one_dimension(context: str, pivots: tuple[str, ...] = PIVOTS[:8]) -> Cases:
+    """Yield every change of one dimension, on either side and on both; its own paths and ``pivots`` are forgotten."""
+    base = CONTEXTS[context]
+    yield base, base, tuple(FORGETTABLE)
+    for alternatives in CHANGES.values():
+        for change in alternatives:
+            paths = tuple(sorted(paths_of(change) | set(pivots)))
+            yield base, {**base, **change}, paths
+            yield {**base, **change}, base, paths
+        for first, second in itertools.permutations(alternatives, 2):
+            yield {**base, **first}, {**base, **second}, tuple(sorted(paths_of(first, second)))
+
+
+def both_sides(context: str) -> Cases:
+    """Yield every change made on both sides: what is equal, and not what the clean pair holds."""
+    base = CONTEXTS[context]
+    for alternatives in CHANGES.values():
+        for change in alternatives:
+            yield {**base, **change}, {**base, **change}, tuple(sorted(paths_of(change) | set(PIVOTS[:5])))
+
+
+def two_dimensions(context: str) -> Cases:
+    """Yield every pair of dimensions changed, together on one side or one on each."""
+    base = CONTEXTS[context]
+    for (_, left), (_, right) in itertools.combinations(CHANGES.items(), 2):
+        first, second = left[0], right[0]
+        paths = tuple(sorted(paths_of(first, second)))
+        yield base, {**base, **first, **second}, paths
+        yield {**base, **first}, {**base, **second}, paths
+
+
+# ---- the law ----
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_forgetting_after_one_change(context: str) -> None:
+    assert list(itertools.islice(broken(one_dimension(context)), 5)) == []
+
+
+@pytest.mark.parametrize("context", FULL)
+def test_forgetting_what_others_lean_on(context: str) -> None:
+    assert list(itertools.islice(broken(one_dimension(context, PIVOTS[8:])), 5)) == []
+
+
+def test_forgetting_anything_after_one_change() -> None:
+    cases = (
+        (base, new, tuple(FORGETTABLE)) for base, new, _ in itertools.islice(one_dimension("lmcache-mp"), 0, None, 3)
+    )
+    assert list(itertools.islice(broken(cases), 5)) == []
+
+
+@pytest.mark.parametrize("context", ["lmcache-mp", "adapters", "pinned"])
+def test_forgetting_where_both_sides_changed(context: str) -> None:
+    assert list(itertools.islice(broken(both_sides(context)), 5)) == []
+
+
+@pytest.mark.parametrize("context", FULL)
+def test_forgetting_after_two_changes(context: str) -> None:
+    assert list(itertools.islice(broken(two_dimensions(context)), 5)) == []
+
+
+EVIDENCE_KINDS = [
+    "token-identity",
+    "weights-identity",
+    "config-equivalence",
+    "kv-equivalence",
+    "isolation",
+    "inventory",
+    "lifecycle-audit",
+    "tenant-canary",
+    "bypass-diff",
+]
+
+
+@pytest.mark.parametrize("state", ["proved", "refuted"])
+@pytest.mark.parametrize("kind", EVIDENCE_KINDS)
+def test_forgetting_with_evidence(kind: str, state: str) -> None:
+    cases = itertools.islice(one_dimension("lmcache-mp", ("provenance", "release.owner")), 0, None, 2)
+    assert list(itertools.islice(broken(cases, [(kind, state)]), 5)) == []
+
+
+def test_forgetting_with_waivers() -> None:
+    cases = one_dimension("lmcache-mp", ("provenance",))
+    assert list(itertools.islice(broken(cases, waived=True), 5)) == []
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_dropping_the_profile_never_helps(context: str) -> None:
+    """Neither does dropping proved evidence, or a waiver."""
+    everything = [(kind, "proved") for kind in EVIDENCE_KINDS]
+    for old_changes, new_changes, _ in one_dimension(context):
+        old, new = manifest(old_changes), manifest(new_changes)
+        evidence = evidence_for(everything, old, new, (old, new))
+        before = answers(old, new, evidence)
+        assert not worse(before, answers(old, new, evidence, profiles={})), (old_changes, new_changes)
+        assert not worse(before, answers(old, new, [])), (old_changes, new_changes)
+
+
+def test_adverse_evidence_only_raises() -> None:
+    order = ["verified-compatible-reuse", "new-namespace", "clear"]
+    for old_changes, new_changes, _ in one_dimension("lmcache-mp"):
+        old, new = manifest(old_changes), manifest(new_changes)
+        before = answers(old, new, [])
+        for kind in EVIDENCE_KINDS:
+            after = answers(old, new, evidence_for([(kind, "refuted")], old, new, (old, new)))
+            if before is None or after is None:
+                continue
+            for (verdict, accepted), (raised, still) in zip(before, after, strict=True):
+                assert order.index(raised) >= order.index(verdict)
+                assert accepted or not still
+
+
+# ---- planted violations: the same enumeration must catch them ----
+
+
+def test_catches_unknown_equal_to_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    from kvgate.rules.compare import adapters, address, sides
+    from kvgate.rules.values import Known, Unknown
+
+    def lenient(old: Any, new: Any) -> bool | None:
+        if isinstance(old, Unknown) and isinstance(new, Unknown):
+            return True
+        return None if not (isinstance(old, Known) and isinstance(new, Known)) else bool(old.value == new.value)
+
+    for module in (change_module, sides, address, adapters):
+        monkeypatch.setattr(module, "same", lenient)
+    assert next(broken(unknown_on_one_side("lmcache-mp")), None) is not None
+
+
+def unknown_on_one_side(context: str) -> Cases:
+    """Yield every dimension known on one side only: what is left to forget is the other side's."""
+    base = CONTEXTS[context]
+    for alternatives in CHANGES.values():
+        for path in sorted(paths_of(*alternatives)):
+            yield base, {**base, path: FORGET}, (path,)
+
+
+def test_unknown_on_one_side_keeps_the_law() -> None:
+    for context in CONTEXTS:
+        assert list(itertools.islice(broken(unknown_on_one_side(context)), 5)) == []
+
+
+def test_catches_a_refutation_that_an_edited_label_sheds(monkeypatch: pytest.MonkeyPatch) -> None:
+    def exact(self: Evidence, old: Manifest | None, new: Manifest) -> bool:
+        bound = self.new == subject_of(new, self.kind) and (old is None or self.old == subject_of(old, self.kind))
+        return self.state == "refuted" and bound
+
+    monkeypatch.setattr(Evidence, "speaks_against", exact)
+    assert (
+        next(broken(one_dimension("lmcache-mp", ("release.owner",)), [("kv-equivalence", "refuted")]), None) is not None
+    )
+
+
+def test_catches_a_waiver_that_covers_what_is_unverified(monkeypatch: pytest.MonkeyPatch) -> None:
+    careful, covers = decide_module._may_be_waived, decide_module._covers
+    monkeypatch.setattr(decide_module, "_may_be_waived", lambda finding: finding.unverified or careful(finding))
+    monkeypatch.setattr(
+        decide_module,
+        "_covers",
+        lambda waiver, finding: (
+            covers(waiver, finding)
+            or (finding.unverified and (waiver.rule, waiver.dimension) == (finding.rule, finding.change.dimension))
+        ),
+    )
+    assert next(broken(one_dimension("lmcache-mp"), waived=True), None) is not None
+
+
+# ---- the enumeration itself ----
+
+
+def test_every_dimension_is_changed() -> None:
+    labels = {dimension.id for dimension in dimensions() if dimension.compare == "label"}
+    assert CHANGES.keys() == {dimension.id for dimension in dimensions()} - labels
+
+
+def test_every_change_is_a_valid_manifest() -> None:
+    for alternatives in CHANGES.values():
+        for change in alternatives:
+            clean(dict(change))
+
+
+def test_the_clean_pair_is_reuse_without_findings() -> None:
+    case = Case((clean(),), clean(), PACK)
+    assert find(case).findings == ()
+
+
+def test_both_walks_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    base = clean().canonical
+    for alternatives in CHANGES.values():
+        for change in alternatives:
+            other = clean(dict(change)).canonical
+            assert diff_module.changed_leaves(base, other) == sorted(walk(base, other))
+
+
+# ---- drawn at random, far from the clean pair ----
+
+_ALL = [(name, change) for name, alternatives in CHANGES.items() for change in alternatives]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from(sorted(CONTEXTS)),
+    st.lists(st.sampled_from(range(len(_ALL))), max_size=4),
+    st.lists(st.sampled_from(range(len(_ALL))), max_size=4),
+    st.lists(st.tuples(st.sampled_from(["old", "new"]), st.sampled_from(FORGETTABLE)), min_size=1, max_size=4),
+    st.lists(st.tuples(st.sampled_from(EVIDENCE_KINDS), st.sampled_from(["proved", "refuted"])), max_size=2),
+)
+def test_forgetting_several_fields_never_helps(
+    context: str, left: list[int], right: list[int], forgotten: list[tuple[str, str]], kinds: EvidenceOf
+) -> None:
+    base = CONTEXTS[context]
+    old = manifest({**base, **{path: value for i in left for path, value in _ALL[i][1].items()}})
+    new = manifest({**base, **{path: value for i in right for path, value in _ALL[i][1].items()}})
+    first = (old, new)
+    before = answers(old, new, evidence_for(kinds, old, new, first))
+    for side, path in forgotten:
+        if side == "old":
+            old = forget(old, path) or old
+        else:
+            new = forget(new, path) or new
+    after = answers(old, new, evidence_for(kinds, old, new, first))
+    assert not worse(before, after)
+
+
+def test_the_manifest_builder_builds_what_the_parser_builds() -> None:
+    assert manifest({}).canonical == manifest_from(data()).canonical
