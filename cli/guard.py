@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 import typer
 
 from kvgate.cli import console
-from kvgate.rules.errors import KvgateError
+from kvgate.rules.errors import InputError, KvgateError
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -48,9 +48,13 @@ def _explain(error: Exception) -> int:
         if error.hint:
             console.say(f"hint: {error.hint}")
         return error.exit_code
+    if isinstance(error, OSError) and error.strerror:
+        where = f"{error.filename}: " if isinstance(error.filename, str) else ""
+        console.say(f"error: {where}{error.strerror}")
+        return InputError.exit_code
     if isinstance(error, MemoryError):
         console.say("error: out of memory")
-        return 3
+        return InputError.exit_code
     console.say(f"error: internal: {type(error).__name__}: {error}")
     console.say("hint: run again with --debug for the traceback, and report it")
     return 1

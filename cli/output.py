@@ -58,7 +58,7 @@ def write_file(path: Path, text: str) -> None:
     from kvgate.corpora.files import write_whole
 
     data = text.encode("utf-8")
-    place = path.resolve()  # through a link, to the file that it stands for
+    place = path.resolve() if path.is_symlink() else path  # a link goes on standing for its file
     if place.is_dir():
         raise InputError("is a folder, not a file", where=str(path))
     if not place.exists() or place.is_file():

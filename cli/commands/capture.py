@@ -177,10 +177,10 @@ class _Beside(Mapping[str, bytes]):
             return False
 
     def __iter__(self) -> Iterator[str]:
-        return iter(())
+        return (path.name for path in self._folder.iterdir() if path.is_file())
 
     def __len__(self) -> int:
-        return 0
+        return sum(1 for _ in self)
 
 
 def _left_open(captured: Captured) -> Iterator[str]:

@@ -1,7 +1,9 @@
-"""The command as a process, and manifests on disk for it."""
+"""The command, and manifests on disk for it."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import subprocess
 import sys
@@ -9,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import yaml
@@ -21,7 +24,7 @@ SECONDS = 60
 
 @dataclass(frozen=True)
 class Ran:
-    """What a process left behind."""
+    """What a command left behind."""
 
     code: int
     out: str
@@ -39,8 +42,8 @@ MakeManifest = Callable[..., str]
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
-    """Run ``kvgate`` in a folder of its own."""
+def process(tmp_path: Path) -> Run:
+    """Run ``kvgate`` as a process of its own."""
 
     def call(*arguments: str, stdin: bytes = b"", env: Mapping[str, str] | None = None) -> Ran:
         done = subprocess.run(
@@ -53,6 +56,37 @@ def run(tmp_path: Path) -> Run:
             check=False,
         )
         return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    return call
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run the command in this process, which is much quicker and, ``test_process.py`` aside, as good."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str, stdin: bytes = b"") -> Ran:
+        from kvgate.cli.main import main
+
+        out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
+        given = io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8")
+        with (
+            mock.patch.object(sys, "argv", ["kvgate", *arguments]),
+            mock.patch.object(sys, "stdin", given),
+            mock.patch.dict(os.environ, environment(), clear=True),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            pytest.raises(SystemExit) as ended,
+        ):
+            main()
+        texts = []
+        for stream in (out, err):
+            stream.flush()
+            raw = stream.buffer
+            assert isinstance(raw, io.BytesIO)
+            texts.append(raw.getvalue().decode())
+        assert isinstance(ended.value.code, int)
+        return Ran(ended.value.code, *texts)
 
     return call
 

@@ -1,0 +1,179 @@
+"""Whatever stands in an input is only ever shown: by terminals, by CI logs, by what renders Markdown."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from kvgate.cli.formats.github import render_github
+from kvgate.cli.formats.markdown import code, escaped, render_markdown
+from kvgate.cli.formats.text import render_text
+from kvgate.cli.plain import visible, visible_json
+from kvgate.rules.decide import Case, decide
+from kvgate.rules.pack import shipped_pack
+from kvgate.rules.record import record_of
+from tests.rules.clean import clean
+
+HOSTILE = (
+    "\x1b[2J\x1b]0;title\x07",
+    "a\x9b31mb",
+    "abc\u202edcba\u2066x",
+    "zero\u200bwidth\ufeff",
+    "line\nbreak\r\u2028\u0085",
+    "\x00\x7f",
+    "::error file=x::forged",
+    "x ::set-output name=a::b",
+    "##[error]forged ##vso[task.complete]",
+    "a | b | c \\| d \\\\| e",
+    "`` ` ``` `",
+    "</details><script>alert(1)</script><img src=x onerror=y>",
+    "[link](http://evil.example) ![i](http://evil.example/i.png) <http://evil.example>",
+    "http://evil.example www.evil.example",
+    "@everyone #1 GH-1 org/repo#2 a@b.example $x^2$ :tada:",
+    "# heading\n- item\n1. one\n> quote\n---",
+    "*a* _b_ ~~c~~ __d__",
+    "&lt;b&gt; &#60;",
+    "%0A::error::x,file=y:z%",
+    "{% raw %}",
+    "1. one",
+    "- item",
+    "    indented",
+    " ",
+    "`",
+    "\\",
+)
+ACTED_ON = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+MARKDOWN = MarkdownIt("gfm-like", {"linkify": False}).enable("table")
+OURS = ("<details><summary>", "</details>")
+
+hostile_text = st.one_of(
+    st.sampled_from(HOSTILE),
+    st.text(max_size=40),
+    st.text(alphabet="`|\\<>&[]()*_~#!:@$-+=.1 \n\x1b", max_size=30),
+    st.builds(lambda a, b: a + b, st.sampled_from(HOSTILE), st.sampled_from(HOSTILE)),
+)
+
+
+def record_with(text: str) -> dict[str, Any]:
+    """Return a record in which a text stands wherever an input can put one."""
+    old = clean({"engine.args/flag": "x", "cache.location": "redis://a:1/0"}, "old.yaml")
+    changes = {
+        "engine.args/flag": text,
+        f"engine.args/{text or 'k'}": 1,
+        "model.id": text or "m",
+        "cache.namespace": text or "n",
+        "release.name": text or "r",
+        "adapters": [{"name": text or "a"}],
+    }
+    decision = decide(
+        Case((clean({"release.name": text or "r"}, text or "o"), old), clean(changes, text or "new"), PACK)
+    )
+    return record_of(decision, "0.1.0")
+
+
+PACK = shipped_pack("default")
+
+
+def harmless(text: str) -> bool:
+    return not any(unicodedata.category(character) in ACTED_ON for character in text.replace("\n", ""))
+
+
+@given(st.text())
+@example("".join(HOSTILE))
+def test_visible_text_is_one_line_of_characters_that_are_only_shown(text: str) -> None:
+    shown = visible(text)
+    assert "\n" not in shown
+    assert harmless(shown)
+    assert not any(part.lstrip().startswith("::e") for part in shown.split())
+    assert "##[" not in shown
+    assert "##vso[" not in shown
+
+
+@given(st.text(alphabet=st.characters(blacklist_categories=["Cc", "Cf", "Cs", "Zl", "Zp"], blacklist_characters=":#")))
+def test_what_is_harmless_stays_as_it_is(text: str) -> None:
+    assert visible(text) == text
+
+
+@given(st.recursive(st.text() | st.integers(), lambda inner: st.dictionaries(st.text(), inner) | st.lists(inner)))
+def test_json_on_a_terminal_means_the_same_and_is_harmless(value: Any) -> None:
+    shown = visible_json(json.dumps(value, ensure_ascii=False, indent=1))
+    assert harmless(shown)
+    assert json.loads(shown) == value
+
+
+@settings(max_examples=40, deadline=None)
+@given(hostile_text, st.sampled_from([40, 80, 120]))
+@example("\x1b[31m::error::x", 40)
+def test_a_terminal_and_a_ci_log_see_only_text(text: str, width: int) -> None:
+    shown = render_text(record_with(text), width=width, color=False)
+    assert harmless(shown)
+    assert not any(line.strip().startswith("::") and line.strip()[2:3].isalpha() for line in shown.splitlines())
+    assert "##[" not in shown
+
+
+@settings(max_examples=40, deadline=None)
+@given(hostile_text)
+def test_an_annotation_cannot_be_forged(text: str) -> None:
+    for line in render_github(record_with(text)).splitlines():
+        command, properties, message = line.removeprefix("::").partition("::")[0], line, line.split("::", 2)[2]
+        name, _, given_properties = command.partition(" ")
+        assert name in ("error", "warning", "notice")
+        keys = [pair.partition("=")[0] for pair in given_properties.split(",")]
+        assert keys in (["title"], ["file", "title"])
+        assert "%0A" not in message.replace("%250A", "")
+        assert harmless(properties)
+
+
+def tokens(markdown: str) -> list[Token]:
+    flat: list[Token] = []
+    for token in MARKDOWN.parse(markdown):
+        flat += [token, *(token.children or ())]
+    return flat
+
+
+@settings(max_examples=60, deadline=None)
+@given(hostile_text)
+@example("".join(HOSTILE))
+@example("a\\")
+@example("|")
+def test_markdown_cannot_be_broken_out_of(text: str) -> None:
+    found = tokens(render_markdown(record_with(text)))
+    kinds = {token.type for token in found}
+    assert not kinds & {"link_open", "image", "html_inline", "blockquote_open", "hr", "s_open", "strong_open"}
+    for token in found:
+        if token.type == "html_block":
+            assert token.content.startswith(OURS)
+            assert "script" not in token.content
+    headings = [token for token in found if token.type == "heading_open"]
+    assert {token.tag for token in headings} <= {"h2", "h3"}
+    rows = "".join(
+        "|" if token.type == "tr_open" else "c" if token.type in ("td_open", "th_open") else "" for token in found
+    )
+    assert set(rows.split("|")[1:]) == {"c" * 8}
+    assert sum(token.type == "table_open" for token in found) == 1
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_what_markdown_makes_live_by_itself_is_code(text: str) -> None:
+    for shown in (code(visible(text)), escaped(visible(text))):
+        plain = [
+            child.content
+            for token in MARKDOWN.parse(f"x {shown} y")
+            for child in token.children or ()
+            if child.type == "text"
+        ]
+        assert not any(live in part for part in plain for live in ("@", "://", "www.", "#", "$"))
+
+
+@given(st.text(min_size=1).map(visible).filter(lambda text: "|" not in text and not text.isspace()))
+def test_code_shows_what_it_is_given(text: str) -> None:
+    (token,) = (token for token in MARKDOWN.parse(f"x {code(text)} y") if token.type == "inline")
+    (span,) = (child.content for child in token.children or () if child.type == "code_inline")
+    assert span == text
