@@ -7,6 +7,7 @@ from functools import cache
 from kvgate.rules.catalogue import dimension
 from kvgate.rules.change import Change
 from kvgate.rules.compare.sides import Sides
+from kvgate.rules.manifest import Manifest
 from kvgate.rules.packaged import DataModel, packaged_bytes, parse_data
 from kvgate.rules.profile import version_in
 from kvgate.rules.values import Known
@@ -35,24 +36,31 @@ def _advisories() -> tuple[_Advisory, ...]:
 
 
 def producer_changes(sides: Sides) -> list[Change]:
-    """Return a change (kind ``producer``) for every advisory that the old deployment's entries fall under.
+    """Return a change for every advisory that the old deployment's entries fall under, or may fall under.
 
-    Only where both deployments read the same store: entries that the new one cannot reach are the cleanup
-    list's business.
+    Kinds: ``producer``; ``producer-unverified`` where connector, version or what requests carried is not
+    known. Only where the new deployment has a store: else nothing old is read.
     """
-    connector = sides.old.get("cache.connector")
-    if not isinstance(connector, Known) or sides.new_cover.absent:
+    if sides.new_cover.absent:
         return []
-    return [
-        sides.change(
-            dimension("cache.connector"),
-            "producer",
-            "cache.connector",
-            scope=advisory.scope,
-            detail=f"{advisory.path} {sides.old.value(advisory.path)}: {advisory.title} ({advisory.source})",
-        )
-        for advisory in _advisories()
-        if connector.value in advisory.connectors
-        and advisory.requests in (sides.old.value("request_features") or ())
-        and version_in(sides.old.value(advisory.path), advisory.range)
+    changes = []
+    for advisory in _advisories():
+        applies = _applies(advisory, sides.old)
+        if applies is False:
+            continue
+        kind = "producer" if applies else "producer-unverified"
+        detail = f"{advisory.path} {advisory.range}: {advisory.title} ({advisory.source})"
+        connector = dimension("cache.connector")
+        changes.append(sides.change(connector, kind, connector.paths[0], scope=advisory.scope, detail=detail))
+    return changes
+
+
+def _applies(advisory: _Advisory, old: Manifest) -> bool | None:
+    """Whether a deployment's entries fall under an advisory: ``None`` where something that decides is not known."""
+    connector, version, features = (old.get(path) for path in ("cache.connector", advisory.path, "request_features"))
+    answers = [
+        connector.value in advisory.connectors if isinstance(connector, Known) else None,
+        version_in(version.value, advisory.range) if isinstance(version, Known) and version.value is not None else None,
+        advisory.requests in (features.value or ()) if isinstance(features, Known) else None,
     ]
+    return False if False in answers else None if None in answers else True

@@ -9,7 +9,7 @@ from typing import Any
 from kvgate.rules.values import Field, Known
 
 UNVERIFIED = "unverified"
-"""The kind of every change that is one only because something is not known."""
+"""The kind, or the end of the kind, of every change that is one only because something is not known."""
 
 
 UNCLASSIFIED = "unclassified"
@@ -38,6 +38,11 @@ class Change:
     new: Field
     scope: str = "all"
     detail: str = ""
+
+    @property
+    def unverified(self) -> bool:
+        """Whether it is a change only because something is not known."""
+        return self.kind.endswith(UNVERIFIED)
 
 
 def same(old: Field, new: Field) -> bool | None:

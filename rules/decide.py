@@ -190,19 +190,31 @@ def _roles(case: Case, new_cover: Coverer) -> list[Finding]:
     if not roles or new_cover.absent:
         return []
     pools = {name: _as_role(case.new, role["set"]) for name, role in sorted(roles.items())}
-    rule = case.pack.rule_for("roles", "fault")
+    rule, unknown = (case.pack.rule_for("roles", kind) for kind in ("fault", UNVERIFIED))
+    own = case.new.get("roles")
     findings = []
     for (one, first), (other, second) in itertools.combinations(pools.items(), 2):
         sides = Sides(first, second, cover(first, case.profiles), cover(second, case.profiles))
+        overridden = {*roles[one]["set"], *roles[other]["set"]}
         for finding in _pair(case, sides, None)[0]:
-            if finding.change.kind == UNVERIFIED or not finding.open:
-                continue  # what is unknown of the whole deployment is said once, where it is judged alone
-            if finding.adverse or finding.change.kind == "producer" or about_the_target(finding.change):
-                continue  # about what lies in the store; pools that are filed apart share nothing
-            detail = f"{one} and {other} differ in {finding.change.path} and share keys"
-            change = Change("roles", "fault", "roles", UNKNOWN, case.new.get("roles"), "all", detail)
-            findings.append(replace(_finding(rule, change, None), keys_separate=finding.keys_separate))
+            path = finding.change.path
+            if finding.unverified:
+                # What is unknown of the whole deployment is said once, where it is judged alone.
+                if path in overridden:
+                    detail = f"{one} and {other} differ in {path}, which is not known of both"
+                    findings.append(
+                        _finding(unknown, Change("roles", UNVERIFIED, "roles", UNKNOWN, own, detail=detail), None)
+                    )
+            elif finding.open and not _about_the_store(finding):
+                detail = f"{one} and {other} differ in {path} and share keys"
+                fault = _finding(rule, Change("roles", "fault", "roles", UNKNOWN, own, detail=detail), None)
+                findings.append(replace(fault, keys_separate=finding.keys_separate))
     return findings
+
+
+def _about_the_store(finding: Finding) -> bool:
+    """Whether a finding is about what lies in the store; pools that are filed apart share nothing."""
+    return finding.adverse or finding.change.kind == "producer" or about_the_target(finding.change)
 
 
 def _as_role(new: Manifest, overrides: Mapping[str, Any]) -> Manifest:
@@ -294,7 +306,7 @@ def _merge(findings: list[Finding], adverse: Finding) -> None:
 
 
 def _finding(rule: Rule, change: Change, index: int | None) -> Finding:
-    unverified = change.kind == UNVERIFIED
+    unverified = change.unverified
     return Finding(
         rule=rule.id,
         title=rule.title,
@@ -307,8 +319,8 @@ def _finding(rule: Rule, change: Change, index: int | None) -> Finding:
         why=rule.why,
         unverified=unverified,
         self_fault=rule.self_fault,
-        # Only the new side's own unknowns can hide a self-fault; against an old side the rule says what else it may be.
-        may_be=rule.may_be if unverified and (index is None or rule.may_be == "clear") else None,
+        # Only the new side's own unknowns can hide a self-fault.
+        may_be=None if not unverified else rule.may_be if index is None else rule.may_be_against_old,
         settle=dimension(change.dimension).settle if unverified and change.dimension != UNCLASSIFIED else None,
         fix=rule.fix,
         links=tuple(rule.links),

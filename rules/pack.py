@@ -35,7 +35,7 @@ KINDS: Mapping[Comparison, tuple[str, ...]] = {
     "tenancy": ("narrowed", "widened", "carrier", "fault", "unverified"),
     "mutable": ("was-mutable", "now-mutable", "fault", "unverified"),
     "address": ("moved", "inert", "unverified"),
-    "connector": ("moved", "detached", "first", "producer", "unverified"),
+    "connector": ("moved", "detached", "first", "producer", "producer-unverified", "unverified"),
     "inert": ("differs",),
     "label": (),
 }
@@ -82,7 +82,12 @@ class Rule(Ruling):
 
     watches: dict[str, list[str]] = Field(description="dimension to kinds of change")
     self_fault: bool = False
-    may_be: Literal["clear", "self-fault"] | None = None
+    may_be: Literal["clear", "self-fault"] | None = Field(
+        default=None, description="what an unknown of the new side, judged alone, could turn out to be"
+    )
+    may_be_against_old: Literal["clear"] | None = Field(
+        default=None, description="what an unknown of either side could turn out to be where the two are compared"
+    )
     fix: str | None = None
     asymmetric: str | None = Field(default=None, description="why the answer may differ with old and new swapped")
 
