@@ -19,6 +19,7 @@ from kvgate.rules.errors import InputError
 MAX_BYTES = 16 * 1024 * 1024  # bulk lives in sidecars; a manifest of a real deployment is under 200 kB
 _MAX_DEPTH = 64
 _MAX_NODES = 500_000
+_MAX_NUMBER = 4000  # characters; Python converts at most 4,300 digits
 _QUOTED = 200  # characters
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -28,6 +29,7 @@ _TRUE = {"true", "True", "TRUE"}
 _FALSE = {"false", "False", "FALSE"}
 _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"[-+]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
+_NUMERIC = re.compile(r"[-+.0-9_:eE]*")
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF|nan|NaN|NAN)")
 # What YAML 1.1 resolves to something other than the string it looks like (yaml.org/type, 2005).
@@ -209,6 +211,10 @@ class _Events:
             return True
         if text in _FALSE:
             return False
+        if len(text) > _MAX_NUMBER:  # the expressions below take memory in proportion to what they match
+            if _NUMERIC.fullmatch(text):
+                raise self._refuse(event, f"{_dotted(path)}: a number of {len(text):,} digits")
+            return text
         if _NOT_FINITE.fullmatch(text):
             raise self._refuse(event, f"{_dotted(path)}: {text} is not a number kvgate can compare")
         if _READ_TWO_WAYS.fullmatch(text):
@@ -218,8 +224,6 @@ class _Events:
                 f'quote it if a string is meant: "{_short(text)}"',
             )
         if _INTEGER.fullmatch(text):
-            if len(text) > 4000:
-                raise self._refuse(event, f"{_dotted(path)}: a number of {len(text):,} digits")
             return int(text)
         if _FLOAT.fullmatch(text):
             if math.isinf(value := float(text)):
