@@ -88,24 +88,24 @@ def _weights(
     from kvgate.weights.tensor_map import compare_maps
 
     difference = compare_maps(_map(old, *old_map), _map(new, *new_map))
-    figures = {
+    lists: dict[str, Sequence[str | tuple[str, str]]] = {
+        "added": difference.added,
+        "removed": difference.removed,
+        "changed": difference.changed,
+        "renamed": difference.renamed,
+    }
+    figures: dict[str, Any] = {
         name: {"count": len(found), "first": [_named(item) for item in found[:_NAMED]]}
-        for name, found in (
-            ("added", difference.added),
-            ("removed", difference.removed),
-            ("changed", difference.changed),
-            ("renamed", difference.renamed),
-        )
+        for name, found in lists.items()
+        if found
     }
     kv = [side.value("weights.checkpoint.kv_digest") for side in (old, new)]
     rule = [side.value("weights.checkpoint.kv_rule") for side in (old, new)]
     tail_only = kv[0] is not None and kv[0] == kv[1] and rule[0] is not None and rule[0] == rule[1]
-    counts = ", ".join(f"{len(getattr(difference, name))} {name}" for name in figures if getattr(difference, name))
-    first = next(
-        (_named(found[0]) for found in (difference.changed, difference.removed, difference.added) if found), ""
-    )
-    reason = f"{counts}, {difference.equal} equal" + (f"; first: {first}" if first else "")
-    coverage = Coverage(examined={"tensors": difference.equal + sum(item["count"] for item in figures.values())})  # type: ignore[misc]
+    counts = [f"{len(found)} {name}" for name, found in lists.items() if found]
+    first = next((_named(found[0]) for found in lists.values() if found), None)
+    reason = ", ".join([*counts, f"{difference.equal} equal"]) + (f"; first: {first}" if first else "")
+    coverage = Coverage(examined={"tensors": difference.equal + sum(len(found) for found in lists.values())})
     return [
         _evidence(
             "weights-identity",

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from kvgate.rules.decide import Decision
 from kvgate.rules.manifest import Manifest
+from kvgate.rules.namespace import PREFIX
 from kvgate.rules.profile import Coverer, cover
+
+_GLOB = re.compile(r"[*?\[\]\\^]")
+_DERIVED = re.compile(rf"{PREFIX}[a-z2-7]{{32}}")
 
 
 @dataclass(frozen=True)
@@ -66,15 +72,23 @@ def settings_for(manifest: Manifest, derived: str | None, coverer: Coverer) -> t
     """Return the settings that put a derived id in force, best first; none where no profile names a knob."""
     if derived is None:
         return ()
-    settings = []
-    for knob in coverer.knobs or ():
-        value = derived if knob.path == "cache.namespace" else _located(manifest.value(knob.path), derived)
-        settings.append(Setting(knob.path, value, tuple(line.replace("{namespace}", derived) for line in knob.how)))
-    return tuple(settings)
+    located = _located(manifest.value("cache.location"), derived)
+    return tuple(
+        Setting(
+            knob.path,
+            derived if knob.path == "cache.namespace" else located,
+            tuple(line.replace("{namespace}", derived).replace("{located}", located) for line in knob.how),
+        )
+        for knob in coverer.knobs or ()
+    )
 
 
 def _located(location: str | None, derived: str) -> str:
-    return derived if not location else f"{location.rstrip('/')}/{derived}"
+    """Return a location of its own for an id: beside that of an earlier id, never inside it."""
+    parts = (location or "<location>").rstrip("/").split("/")
+    if _DERIVED.fullmatch(parts[-1]) and len(parts) > 1:
+        parts.pop()
+    return "/".join([*parts, derived])
 
 
 def action_for(decision: Decision) -> Action:
@@ -100,5 +114,14 @@ def _clear(old: Manifest, index: int, decision: Decision) -> Clear:
     owner = old.value("cache.cleanup_owner") or old.value("release.owner")
     if profile is None:
         return Clear(index, "no profile says how this store is cleared", "not known", owner)
-    command = profile.clearing.command.replace("{model}", str(old.value("model.id")))
+    model = str(old.value("model.id"))
+    filled = {
+        # Quoted: the command is there to be pasted, and a manifest must not be able to write it.
+        "{pattern}": shlex.quote(_GLOB.sub(r"\\\g<0>", model) + "@*"),
+        "{model_folder}": shlex.quote(model.replace("/", "_")),
+        "{location}": shlex.quote(str(old.value("cache.location") or "LOCATION").rstrip("/")),
+    }
+    command = profile.clearing.command
+    for placeholder, value in filled.items():
+        command = command.replace(placeholder, value)
     return Clear(index, command, profile.clearing.blast_radius, owner)
