@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kvgate.rules.catalogue import dimension, dimensions
-from kvgate.rules.change import UNCLASSIFIED, UNVERIFIED, Change, same
+from kvgate.rules.change import UNCLASSIFIED, UNVERIFIED, Change, alike, same
 from kvgate.rules.compare.sides import Sides
 from kvgate.rules.evidence import Evidence
 from kvgate.rules.namespace import derive
@@ -169,7 +169,7 @@ def _moved_knob(sides: Sides, inventory: list[Evidence]) -> tuple[Knob | None, s
 
 def inventory_shows(item: Evidence, derived: str | None) -> str | None:
     """Say how an inventory shows a target to be safe: empty, or written only under the derived id; else ``None``."""
-    if item.figures.get("entries") == 0:
+    if alike(item.figures.get("entries"), 0):  # not False, which equals 0
         return "an inventory shows the target empty"
     namespaces = item.figures.get("namespaces")
     if (
