@@ -37,7 +37,7 @@ LABELS: dict[str, Any] = {
     "tokenizer.path": "/elsewhere",
     "tokenizer.snapshot": {"file": "t", "sha256": "sha256:" + "1" * 64, "corpus": "c"},
     "model.config_class": None,
-    "provenance": {"weights": "observed", "tokenizer": "observed"},
+    "provenance": dict.fromkeys(("weights", "tokenizer", "chat_template", "adapters"), "observed"),
 }
 
 
