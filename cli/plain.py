@@ -10,8 +10,9 @@ import unicodedata
 _ACTED_ON = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 # GitHub's runner reads `::command::` at the start of a log line and `##[command]` anywhere in one, Azure's reads
-# `##vso[command]` (actions/runner, src/Runner.Common/ActionCommand.cs). Wrapping can put any word at a line's start.
-_LOG_COMMAND = re.compile(r":(?=:[A-Za-z])|#(?=#\w*\[)")
+# `##vso[command]` (actions/runner, src/Runner.Common/ActionCommand.cs). An IPv6 address holds `::` inside a word.
+_LOG_COMMAND = re.compile(r"(?<![\w\[]):(?=:[A-Za-z])|#(?=#\w*\[)")
+_LINE_COMMAND = re.compile(r"^(\s*):(?=:[A-Za-z])")
 
 
 def visible(text: str) -> str:
@@ -22,6 +23,11 @@ def visible(text: str) -> str:
     if not text.isprintable():
         text = "".join(_escaped(character) for character in text)
     return _LOG_COMMAND.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+
+
+def harmless_line(line: str) -> str:
+    """Return a line of a log such that folding a longer one has not put a log command at its start."""
+    return _LINE_COMMAND.sub(r"\1\\x3a", line)
 
 
 def visible_json(text: str) -> str:

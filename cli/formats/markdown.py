@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kvgate.cli.formats.report import Report, Shown, read_report
-from kvgate.cli.formats.todo import steps, unknowns
+from kvgate.cli.formats.todo import Member, steps, unknowns
 
 LIMIT = 65_000
 """Characters: a GitHub comment holds 65,536, and Jira's and GitLab's limits are no smaller."""
@@ -80,8 +80,8 @@ def _steps(report: Report) -> Iterator[str]:
     lines = ["\n### What to do\n"]
     for number, step in enumerate(found, 1):
         lines.append(f"{number}. {escaped(step.what)}")
-        if step.exact:
-            lines.append(_block(step.exact, "   "))
+        if block := (*step.commands, *step.exact):
+            lines.append(_block(block, "   "))
         lines += [f"   {escaped(note)}" for note in step.notes]
     yield "\n".join(lines) + "\n"
 
@@ -130,11 +130,14 @@ def _unknowns(report: Report) -> Iterator[str]:
     head = f"\n<details><summary>What settles it ({len(found.groups)})</summary>\n\n"
     body = []
     for number, unknown in enumerate(found.groups, 1):
-        body.append(f"{number}. {escaped(unknown.settle)}")
-        for member in unknown.members:
-            notes = "".join(f"; {note}" for note in member.notes)
-            body.append(f"    * {escaped(member.words)} ({code(member.rule)}{escaped(notes)})")
+        named = unknown.named
+        body.append(f"{number}. {escaped(unknown.settle)}" + (f" {_rule(named)}" if named else ""))
+        body += [f"    * {escaped(member.words)} {_rule(member)}" for member in unknown.members if member is not named]
     yield head + "\n".join(body) + "\n\n</details>\n"
+
+
+def _rule(member: Member) -> str:
+    return "(" + "; ".join((", ".join(map(code, member.rules)), *(escaped(note) for note in member.notes))) + ")"
 
 
 def _details(report: Report) -> Iterator[str]:

@@ -7,6 +7,8 @@ import io
 from rich.console import Console
 from rich.text import Text
 
+from kvgate.cli.plain import harmless_line
+
 
 class Page:
     """Collects lines; colour is decoration only, every word is there without it.
@@ -65,13 +67,17 @@ class Page:
             line.rstrip()
             self._lines.append(Text(" " * (indent + hang)) + line)
 
+    def whole(self, text: str, *, indent: int = 0) -> None:
+        """Add one line that is to be copied: it is never folded, whatever the width."""
+        self._lines.append(Text(" " * indent + text))
+
     def text(self) -> str:
         """Return the page."""
         for line in self._lines:
             self._console.print(line, soft_wrap=True)
         output = self._console.file
         assert isinstance(output, io.StringIO)  # noqa: S101 - made in the constructor
-        return output.getvalue()
+        return "".join(map(harmless_line, output.getvalue().splitlines(keepends=True)))
 
 
 def _first_line(text: Text, console: Console, width: int) -> tuple[Text, Text]:

@@ -76,6 +76,8 @@ def _to_do(page: Page, report: Report) -> None:
 
 
 def _step(page: Page, step: Step) -> None:
+    for command in step.commands:
+        page.whole(command, indent=7)
     for line in step.exact:
         page.say(line, indent=7, hang=2)
     for note in step.notes:
@@ -126,14 +128,14 @@ def _unknown(page: Page, report: Report) -> None:
     for line in found.intro:
         page.say(line, indent=2)
     for number, unknown in enumerate(found.groups, 1):
-        page.parts([(f"{number:>2}. ", ""), (unknown.settle, "")], indent=1, hang=4)
-        for member in unknown.members:
-            page.say(_member(member), indent=7, hang=2)
+        named = unknown.named
+        page.say(f"{number:>2}. {unknown.settle}" + (f"  {_rule(named)}" if named else ""), indent=1, hang=4)
+        for member in () if named else unknown.members:
+            page.say(f"{member.words}  {_rule(member)}", indent=7, hang=2)
 
 
-def _member(member: Member) -> str:
-    notes = "".join(f"; {note}" for note in member.notes)
-    return f"{member.words}  [{member.rule}{notes}]"
+def _rule(member: Member) -> str:
+    return f"[{'; '.join((', '.join(member.rules), *member.notes))}]"
 
 
 def _settled(page: Page, report: Report, group: Group) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from kvgate.cli.formats.report import Report, Shown
@@ -17,30 +17,32 @@ class Step:
 
     Attributes:
         what: one sentence.
-        exact: lines to copy.
+        commands: lines to copy and run, each in one piece.
+        exact: what to set, and what a command reaches.
         notes: what else to know.
 
     """
 
     what: str
+    commands: tuple[str, ...] = ()
     exact: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Member:
-    """Paths that one rule could not compare.
+    """Paths that could not be compared.
 
     Attributes:
         paths: manifest paths.
-        rule: the rule that asks for them.
+        rules: the rules that ask for them.
         instead: another way to settle them than the group's; ``None`` where there is none.
         notes: where it differs from what holds for most.
 
     """
 
     paths: tuple[str, ...]
-    rule: str
+    rules: tuple[str, ...]
     instead: str | None
     notes: tuple[str, ...]
 
@@ -60,6 +62,13 @@ class Unknown:
 
     settle: str
     members: tuple[Member, ...]
+
+    @property
+    def named(self) -> Member | None:
+        """The only thing that it settles, where its own words name it already."""
+        if len(self.members) != 1 or len(self.members[0].paths) != 1 or self.members[0].instead is not None:
+            return None
+        return self.members[0] if self.members[0].paths[0] in self.settle else None
 
 
 @dataclass(frozen=True)
@@ -82,7 +91,9 @@ def steps(report: Report) -> list[Step]:
     faults = report.group("fault")
     if faults:
         fixes = dict.fromkeys(finding.fix or finding.settle or finding.why for finding in faults)
-        found.append(Step("Change the new deployment: it is unsafe by itself, whatever the old one was", tuple(fixes)))
+        found.append(
+            Step("Change the new deployment: it is unsafe by itself, whatever the old one was", exact=tuple(fixes))
+        )
     elif not report.accepted:
         found += [*_clearings(report), *_settings(report)]
     if report.group("unverified"):
@@ -108,24 +119,27 @@ def unknowns(report: Report) -> Unknowns:
         groups.setdefault(settle, {}).setdefault(key, {})[finding.path] = None
     return Unknowns(
         (f"Unless a line says otherwise: {usual_sides}; {_outcome(usual_outcome)}.", *_unacceptable(findings)),
-        tuple(
-            Unknown(
-                settle,
-                tuple(Member(tuple(paths), rule, instead, notes) for (rule, instead, notes), paths in members.items()),
-            )
-            for settle, members in groups.items()
-        ),
+        tuple(Unknown(settle, _members(members)) for settle, members in groups.items()),
     )
+
+
+def _members(found: Mapping[tuple[str, str | None, tuple[str, ...]], Mapping[str, None]]) -> tuple[Member, ...]:
+    """Join the rules that ask for the same paths in the same words."""
+    rules: dict[tuple[tuple[str, ...], str | None, tuple[str, ...]], list[str]] = {}
+    for (rule, instead, notes), paths in found.items():
+        rules.setdefault((tuple(paths), instead, notes), []).append(rule)
+    return tuple(Member(paths, tuple(names), instead, notes) for (paths, instead, notes), names in rules.items())
 
 
 def _clearings(report: Report) -> Iterator[Step]:
     if not report.group("delete"):
         return
-    exact = []
-    for one in report.clearings:
-        exact += [one.command, f"reaches: {one.blast_radius}", f"owner: {one.owner or '(not known)'}"]
+    commands = dict.fromkeys(one.command for one in report.clearings)
+    reach = dict.fromkeys(
+        f"reaches: {one.blast_radius}; owner: {one.owner or '(not known)'}" for one in report.clearings
+    )
     notes = () if report.strategy == "recreate" else ("Old workers that go on writing bring them back.",)
-    yield Step("Delete the old entries, and declare it with --declare clear", tuple(exact), notes)
+    yield Step("Delete the old entries, and declare it with --declare clear", tuple(commands), tuple(reach), notes)
 
 
 def _settings(report: Report) -> Iterator[Step]:
@@ -140,8 +154,8 @@ def _settings(report: Report) -> Iterator[Step]:
         then = f"Then capture and check again: the verdict stays {report.verdict}"
         yield Step(
             f"Put the new deployment in a namespace of its own: {one_of}",
-            tuple(exact),
-            (f"{then}, and the exit code is 0." if alone else f"{then}.",),
+            exact=tuple(exact),
+            notes=(f"{then}, and the exit code is 0." if alone else f"{then}.",),
         )
     elif report.derived is None:
         yield Step("Make known what is not: until then no namespace can be derived for the new deployment")
@@ -154,12 +168,12 @@ def _learn(report: Report) -> Step:
     findings = report.group("unverified")
     captured = sum(_needs_capture(finding) for finding in findings)
     if captured > 1:
-        exact = f"{CAPTURE}    (settles up to {captured} of {len(findings)}; declare the rest with --set)"
-        return Step("Make known what is not: capture the deployments with their launch lines", (exact,))
+        reach = f"settles up to {captured} of {len(findings)}; declare the rest with --set"
+        return Step("Make known what is not: capture the deployments with their launch lines", (CAPTURE,), (reach,))
     first = [unknown.settle for unknown in unknowns(report).groups[:3]]
     if findings[0].kind == "first" and report.derived is not None:
-        return Step("Show what lies at the target", (f"kvgate namespace {report.new}",), (f"{first[0]}.",))
-    return Step("Make known what is not", tuple(first))
+        return Step("Show what lies at the target", (f"kvgate namespace {report.new}",), notes=(f"{first[0]}.",))
+    return Step("Make known what is not", exact=tuple(first))
 
 
 def _needs_capture(finding: Shown) -> bool:

@@ -66,19 +66,18 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: str, stdin: bytes = b"") -> Ran:
-        from kvgate.cli.main import main
+        from kvgate.cli.main import build
 
         out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
         given = io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8")
         with (
-            mock.patch.object(sys, "argv", ["kvgate", *arguments]),
             mock.patch.object(sys, "stdin", given),
             mock.patch.dict(os.environ, environment(), clear=True),
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
             pytest.raises(SystemExit) as ended,
         ):
-            main()
+            build(arguments[0] if arguments else None)(args=list(arguments), prog_name="kvgate")
         texts = []
         for stream in (out, err):
             stream.flush()
