@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,8 +10,9 @@ from kvgate.rules.catalogue import dimension, dimensions
 from kvgate.rules.change import UNCLASSIFIED, UNVERIFIED, Change, alike, same
 from kvgate.rules.compare.sides import Sides
 from kvgate.rules.evidence import Evidence
+from kvgate.rules.manifest import Manifest
 from kvgate.rules.namespace import derive
-from kvgate.rules.profile import Knob
+from kvgate.rules.profile import Coverer, Knob
 from kvgate.rules.values import Known
 
 KeysAnswer = Literal["yes", "no", "unknown", "through token ids", "no store"]
@@ -24,6 +26,8 @@ class Boundary:
         separators: dimensions that every entry's key holds and whose values differ there.
         knob: the isolation knob whose value moved to a name that is safe; ``None`` where none did.
         why_knob: how that name is known to be safe, or why a knob that moved does not count.
+        target: why what lies where the new deployment will look is no stranger's, whether or not a knob moved; it
+            settles that the address moved, and nothing that differs between old and new entries.
         detached: the new deployment reads no persistent store, so nothing old is within its reach.
         certain: both connectors have a profile that speaks for their version.
         why_not: why not, where it is not certain.
@@ -34,6 +38,7 @@ class Boundary:
     separators: tuple[str, ...]
     knob: Knob | None
     why_knob: str
+    target: str | None
     detached: bool
     certain: bool
     why_not: str
@@ -65,6 +70,7 @@ def find_boundary(sides: Sides, inventory: list[Evidence]) -> Boundary:
         separators=tuple(_separators(sides)),
         knob=knob,
         why_knob=why,
+        target=target_shown(sides.new, new, inventory),
         detached=new.absent,
         certain=certain,
         why_not=new.why
@@ -85,7 +91,7 @@ def met(change: Change, boundary: Boundary, sides: Sides) -> str | None:
     if boundary.knob is not None:
         return f"{boundary.knob.path} differs, and {boundary.why_knob}"
     if about_the_target(change):
-        return None
+        return boundary.target if change.kind == "moved" else None
     if boundary.separators:
         return f"{', '.join(boundary.separators)}: part of every key, and not the same on both sides"
     cells = [cover.cell(change.dimension) for cover in (sides.old_cover, sides.new_cover)]
@@ -165,6 +171,16 @@ def _moved_knob(sides: Sides, inventory: list[Evidence]) -> tuple[Knob | None, s
     )
     target = sides.new.value(moved[-1].path)
     return None, f"{moved[-1].path} moved to {target!r}, but {missing} and no inventory shows what lies there"
+
+
+def target_shown(new: Manifest, cover: Coverer, inventory: Iterable[Evidence]) -> str | None:
+    """Say how the entries that a deployment will find are known to be its own or none; ``None`` where nothing says."""
+    derived = derive(new).id
+    for knob in cover.knobs or ():
+        name = new.value(knob.path)
+        if derived is not None and isinstance(name, str) and derived in name:
+            return f"{knob.path} holds the id derived from this identity"
+    return next((shown for item in inventory if (shown := inventory_shows(item, derived))), None)
 
 
 def inventory_shows(item: Evidence, derived: str | None) -> str | None:

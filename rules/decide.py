@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from kvgate.rules.alone import judge_alone
-from kvgate.rules.boundary import Boundary, about_the_target, find_boundary, inventory_shows, keys_answer, met
+from kvgate.rules.boundary import Boundary, about_the_target, find_boundary, keys_answer, met, target_shown
 from kvgate.rules.catalogue import dimension
 from kvgate.rules.change import UNCLASSIFIED, UNVERIFIED, Change
 from kvgate.rules.compare.sides import Sides
@@ -243,19 +243,11 @@ def _first(case: Case, new_cover: Coverer) -> list[Finding]:
     path = "cache.connector"
     change = Change(path, "first", path, UNKNOWN, case.new.get(path), "all", "no old deployment was given")
     finding = replace(_finding(case.pack.rule_for(path, "first"), change, None), unverified=True)
-    derived = derive(case.new).id
-    how = None
-    for knob in new_cover.knobs or ():
-        value = case.new.value(knob.path)
-        if derived is not None and isinstance(value, str) and derived in value:
-            how = f"{knob.path} holds the id derived from this identity"
-    for item in case.evidence:
-        if item.kind == "inventory" and item.supports(None, case.new):
-            how = how or inventory_shows(item, derived)
+    inventory = [item for item in case.evidence if item.kind == "inventory"]
+    how = target_shown(case.new, new_cover, [item for item in inventory if item.supports(None, case.new)])
     answered = superseded(list(case.evidence), None, case.new)
-    for item in case.evidence:
-        if item.kind == "inventory" and item.digest not in answered and item.speaks_against(None, case.new):
-            how = None
+    if any(item.digest not in answered and item.speaks_against(None, case.new) for item in inventory):
+        how = None
     adverse = _adverse(case, None, None)
     return [replace(finding, met={"separate": how} if how else {}), *adverse]
 
@@ -268,7 +260,8 @@ def _pair(case: Case, sides: Sides, index: int | None) -> tuple[list[Finding], B
     proved = [item for item in case.evidence if item.supports(sides.old, sides.new) and item.kind not in against]
     boundary = find_boundary(sides, [item for item in proved if item.kind == "inventory"])
     if "inventory" in against:
-        boundary = replace(boundary, knob=None, why_knob="an inventory shows entries of another identity at the target")
+        why = "an inventory shows entries of another identity at the target"
+        boundary = replace(boundary, knob=None, why_knob=why, target=None)
     findings = []
     changes = compare(sides)
     tokens_proved = _tokens_proved(changes, proved)
