@@ -306,6 +306,14 @@ PAIRS = [
         20,
         shared={"cache.version": "0.5.1", "request_features": ["multimodal"]},
     ),
+    pair(
+        "cache.connector: producer-unverified",
+        {},
+        NAMESPACE,
+        11,
+        shared={"cache.version": "0.5.1"},
+        old={"request_features": FORGET},
+    ),
     pair("cache.location: moved", {"cache.location": "redis://cache-2:6379/0"}, NAMESPACE, 10),
     pair("cache.namespace: moved", {"cache.namespace": "prod-b"}, NAMESPACE, 10),
     pair(
@@ -445,7 +453,7 @@ def test_every_rule_id_is_reached() -> None:
 @pytest.mark.parametrize("one", ALL, ids=lambda one: one.id)
 def test_a_deployment_against_itself_has_nothing_but_its_own_faults(one: Pair) -> None:
     """What is unknown, mutable, calibrated while running, mixed or defective is a difference to itself too."""
-    unlike_itself = {"unverified", "was-mutable", "dynamic", "clock", "producer"}
+    unlike_itself = {"unverified", "was-mutable", "dynamic", "clock", "producer", "producer-unverified"}
     for side in (one.old, one.new):
         found = decided(side, side).findings
         assert [
