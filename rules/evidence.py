@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, JsonValue
@@ -128,14 +129,20 @@ def subject_of(manifest: Manifest, kind: Kind) -> Subject:
     """Return the binding of evidence of one kind to a deployment."""
     return Subject(
         sections={name: _section_digest(manifest, name) for name in SECTIONS[kind]},
-        identity={path: digest(value) for path, value in identity(manifest).items()},
+        identity=_identity_digests(manifest),
     )
+
+
+@lru_cache(maxsize=64)
+def _identity_digests(manifest: Manifest) -> dict[str, str]:
+    return {path: digest(value) for path, value in identity(manifest).items()}
 
 
 def _binds(kind: str, subject: Subject, manifest: Manifest) -> bool:
     return all(subject.sections.get(name) == _section_digest(manifest, name) for name in SECTIONS[kind])
 
 
+@lru_cache(maxsize=256)
 def _section_digest(manifest: Manifest, section: str) -> str:
     """Return the digest of a section's canonical content without labels; absence has a digest too."""
     found = manifest.get(section)
@@ -150,7 +157,7 @@ def _unlabelled(value: Any, path: str) -> Any:
 
 
 def _contradicts(subject: Subject, manifest: Manifest) -> bool:
-    known = {path: digest(value) for path, value in identity(manifest).items()}
+    known = _identity_digests(manifest)
     return any(path in known and known[path] != value for path, value in subject.identity.items())
 
 

@@ -6,6 +6,7 @@ Harmless parts are left out, so that neither an id moves nor a refutation is she
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from kvgate.rules.catalogue import Dimension, dimensions
@@ -20,6 +21,7 @@ _STANDS_IN = {"weights.checkpoint.digest": _PINNED, "engine.packages": "engine.i
 """What is identity where the path itself is null: nothing was digested, which says nothing of what it is."""
 
 
+@lru_cache(maxsize=64)
 def identity(manifest: Manifest) -> dict[str, Any]:
     """Return the identity paths that are known, with their values reduced to what counts.
 
@@ -54,7 +56,7 @@ def missing_identity(manifest: Manifest) -> list[Dimension]:
                 continue  # asked for where it stands in
             else:
                 complete = path in known and (
-                    dimension.needs == "declared" or field == Known(None, manifest.basis(path)) or measured(field)
+                    dimension.needs == "declared" or _nothing_to_measure(path, known[path]) or measured(field)
                 )
             if not complete:
                 missing.append(dimension)
@@ -92,6 +94,11 @@ def _reduced(path: str, value: Any, manifest: Manifest) -> Any:
     if path in _STANDS_IN and value is None:
         return UNKNOWN
     return value
+
+
+def _nothing_to_measure(path: str, value: Any) -> bool:
+    """Whether what is known names nothing with a digest: ``null``, or an empty set of adapters."""
+    return value is None or (path == "adapters" and value == {})
 
 
 def _null(manifest: Manifest, path: str) -> Known:

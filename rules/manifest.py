@@ -26,9 +26,9 @@ _SETS = ("request_features", "cache.key_fields", "chat_template.reads")
 _CREDENTIALS = re.compile(r"://[^/@\s]*@|//[^/@\s:]*:[^/@\s]*@|[?&](password|token|secret|api_?key)=", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Manifest:
-    """One deployment.
+    """One deployment. Two are the same object or they are not: what is equal in them is for the comparisons to say.
 
     Attributes:
         data: the validated content; only what was written, nothing filled in.
