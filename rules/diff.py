@@ -100,7 +100,8 @@ def changed_leaves(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
         return []
     from deepdiff import DeepDiff
 
-    found = DeepDiff(old, new, ignore_order=False, view="tree")
+    # Zero: maps without many keys in common are compared key by key too, and not reported as one change.
+    found = DeepDiff(old, new, ignore_order=False, view="tree", threshold_to_diff_deeper=0)
     paths = {_map_path(level.path(output_format="list")) for levels in found.values() for level in levels}
     return sorted(paths)
 

@@ -142,8 +142,13 @@ def test_there_is_none_while_a_length_that_rope_reads_is_unknown() -> None:
 
 @pytest.mark.parametrize("section", ["weights", "tokenizer", "chat_template", "adapters"])
 def test_what_must_be_measured_gives_none_while_it_is_only_declared(section: str) -> None:
-    assert derive(clean({f"provenance/{section}": "declared"})).id is None
-    assert derive(clean({f"provenance/{section}": "observed"})).id == derive(clean()).id
+    base = {"adapters": [{"name": "a", "digest": digest("1")}]}
+    assert derive(clean({**base, f"provenance/{section}": "declared"})).id is None
+    assert derive(clean({**base, f"provenance/{section}": "observed"})).id == derive(clean(base)).id
+
+
+def test_there_is_nothing_to_measure_about_no_adapters() -> None:
+    assert derive(clean({"provenance/adapters": "declared"})).id == derive(clean()).id
 
 
 def test_an_adapter_without_a_digest_gives_none() -> None:
