@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import unicodedata
 from typing import Any
 
@@ -14,9 +15,13 @@ from markdown_it.token import Token
 
 from kvgate.cli.formats.github import render_github
 from kvgate.cli.formats.markdown import code, escaped, render_markdown
+from kvgate.cli.formats.page import Page
 from kvgate.cli.formats.text import render_text
 from kvgate.cli.plain import visible, visible_json
 from kvgate.rules.decide import Case, decide
+from kvgate.rules.errors import InputError
+from kvgate.rules.evidence import Coverage, Evidence, subject_of
+from kvgate.rules.manifest import Manifest
 from kvgate.rules.pack import shipped_pack
 from kvgate.rules.record import record_of
 from tests.rules.clean import clean
@@ -53,6 +58,8 @@ ACTED_ON = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 MARKDOWN = MarkdownIt("gfm-like", {"linkify": False}).enable("table")
 OURS = ("<details><summary>", "</details>")
 
+FORGED = re.compile(r"\s*::[A-Za-z]")
+
 hostile_text = st.one_of(
     st.sampled_from(HOSTILE),
     st.text(max_size=40),
@@ -63,19 +70,40 @@ hostile_text = st.one_of(
 
 def record_with(text: str) -> dict[str, Any]:
     """Return a record in which a text stands wherever an input can put one."""
-    old = clean({"engine.args/flag": "x", "cache.location": "redis://a:1/0"}, "old.yaml")
+    word = text or "x"
     changes = {
         "engine.args/flag": text,
-        f"engine.args/{text or 'k'}": 1,
-        "model.id": text or "m",
-        "cache.namespace": text or "n",
-        "release.name": text or "r",
-        "adapters": [{"name": text or "a"}],
+        f"engine.args/{word}": 1,
+        "model.id": word,
+        "cache.namespace": word,
+        "release.name": word,
+        "adapters": [{"name": word}],
     }
-    decision = decide(
-        Case((clean({"release.name": text or "r"}, text or "o"), old), clean(changes, text or "new"), PACK)
+    olds = (clean({"release.name": word}, word), clean({"engine.args/flag": "x"}, "old.yaml"))
+    new = clean(changes, word)
+    return record_of(decide(Case(olds, new, PACK, evidence=(_evidence(olds[0], new, text),))), "0.1.0")
+
+
+def record_with_settings(text: str) -> dict[str, Any]:
+    """Return a record whose exact settings hold a text."""
+    changes = {"precision.kv_cache": "fp8_e4m3", "cache.location": f"/{text}"}
+    try:
+        return record_of(decide(Case((clean(),), clean(changes, "new.yaml"), PACK)), "0.1.0")
+    except InputError:  # something that looks like a password
+        return record_with(text)
+
+
+def _evidence(old: Manifest, new: Manifest, text: str) -> Evidence:
+    return Evidence(
+        schema="kvgate/evidence/v1",
+        kind="token-identity",
+        state="inconclusive",
+        old=subject_of(old, "token-identity"),
+        new=subject_of(new, "token-identity"),
+        coverage=Coverage(examined={text: 1}, missing={text: text}),
+        figures={text: text},
+        reason=text,
     )
-    return record_of(decision, "0.1.0")
 
 
 PACK = shipped_pack("default")
@@ -112,10 +140,19 @@ def test_json_on_a_terminal_means_the_same_and_is_harmless(value: Any) -> None:
 @given(hostile_text, st.sampled_from([40, 80, 120]))
 @example("\x1b[31m::error::x", 40)
 def test_a_terminal_and_a_ci_log_see_only_text(text: str, width: int) -> None:
-    shown = render_text(record_with(text), width=width, color=False)
-    assert harmless(shown)
-    assert not any(line.strip().startswith("::") and line.strip()[2:3].isalpha() for line in shown.splitlines())
-    assert "##[" not in shown
+    for record in (record_with(text), record_with_settings(text)):
+        shown = render_text(record, width=width, color=False)
+        assert harmless(shown)
+        assert not any(FORGED.match(line) for line in shown.splitlines())
+        assert "##[" not in shown
+
+
+@pytest.mark.parametrize("length", range(25, 60))
+def test_folding_a_long_word_puts_no_command_at_the_start_of_a_line(length: int) -> None:
+    page = Page(40, color=False)
+    page.say("a" * length + "::error::forged", indent=2, hang=2)
+    page.whole("::error::forged")
+    assert not any(FORGED.match(line) for line in page.text().splitlines())
 
 
 @settings(max_examples=40, deadline=None)
@@ -144,7 +181,11 @@ def tokens(markdown: str) -> list[Token]:
 @example("a\\")
 @example("|")
 def test_markdown_cannot_be_broken_out_of(text: str) -> None:
-    found = tokens(render_markdown(record_with(text)))
+    for record in (record_with(text), record_with_settings(text)):
+        _holds_together(tokens(render_markdown(record)))
+
+
+def _holds_together(found: list[Token]) -> None:
     kinds = {token.type for token in found}
     assert not kinds & {"link_open", "image", "html_inline", "blockquote_open", "hr", "s_open", "strong_open"}
     for token in found:
