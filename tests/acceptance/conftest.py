@@ -1,0 +1,207 @@
+"""The command as a process on real files; captures are shared, since most tests are about what follows them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.acceptance.releases import DECLARED, Checkpoints, serve
+
+KVGATE = str(Path(sys.executable).with_name("kvgate"))
+SECONDS = 60
+FORGET = object()
+"""As a value of an edit: the field is left out of the manifest, and so unknown."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a check said, the same in its exit code, its report and its record."""
+
+    verdict: str
+    code: int
+    predicate: dict[str, Any]
+    report: str
+
+    @property
+    def rules(self) -> list[str]:
+        """The rules of all findings."""
+        return sorted(finding["rule"] for finding in self.predicate["findings"])
+
+    @property
+    def open(self) -> list[str]:
+        """The rules of the findings of which an obligation is met by nothing."""
+        return sorted(
+            finding["rule"] for finding in self.predicate["findings"] if set(finding["obligations"]) - {*finding["met"]}
+        )
+
+    def finding(self, rule: str) -> dict[str, Any]:
+        """The one finding of a rule."""
+        (found,) = [finding for finding in self.predicate["findings"] if finding["rule"] == rule]
+        return dict(found)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Verdict, exit code, rules: what a test states of every check."""
+        return iter((self.verdict, self.code, self.rules))
+
+
+def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """An environment without the caller's terminal and without a hub."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TERM") and not name.startswith("HF_")
+    }
+    return {**kept, "HF_HUB_OFFLINE": "1", **(extra or {})}
+
+
+def run_kvgate(
+    folder: Path, *arguments: str | Path, stdin: str = "", env: Mapping[str, str] | None = None, seconds: float = SECONDS
+) -> Ran:
+    """Run the command in a folder."""
+    done = subprocess.run(
+        [KVGATE, *map(str, arguments)],
+        input=stdin.encode(),
+        capture_output=True,
+        cwd=folder,
+        env=environment(env),
+        timeout=seconds,
+        check=False,
+    )
+    return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+Kvgate = Callable[..., Ran]
+Check = Callable[..., Answer]
+Capture = Callable[..., Path]
+Edit = Callable[..., Path]
+
+
+@pytest.fixture
+def kvgate(tmp_path: Path) -> Kvgate:
+    """Run the command in the test's folder."""
+    return lambda *arguments, **how: run_kvgate(tmp_path, *arguments, **how)
+
+
+@pytest.fixture
+def check(tmp_path: Path) -> Check:
+    """Run ``kvgate check`` and read its answer from the record."""
+
+    def call(*arguments: str | Path) -> Answer:
+        ran = run_kvgate(tmp_path, "check", *arguments, "-o", "text", "-o", "json=record.json")
+        assert ran.err == ""
+        record = json.loads((tmp_path / "record.json").read_bytes())
+        predicate = record["predicate"]
+        assert (ran.code, ran.out.splitlines()[-1]) == (predicate["exitCode"], predicate["verdict"])
+        return Answer(predicate["verdict"], ran.code, predicate, ran.out)
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Checkpoints:
+    return Checkpoints(tmp_path_factory.mktemp("checkpoints"))
+
+
+@pytest.fixture(scope="session")
+def base(checkpoints: Checkpoints) -> Path:
+    """The checkpoint that all others differ from."""
+    return checkpoints("base")
+
+
+@pytest.fixture(scope="session")
+def capture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Capture]:
+    """Capture in this process; equal arguments give the same folder.
+
+    Templates, tokenizers and config classes are examined by child processes: once for each different input.
+    """
+    from kvgate.deployments import capture as module
+    from kvgate.deployments.launch import parse_vllm
+    from kvgate.deployments.write import write
+
+    folder = tmp_path_factory.mktemp("captures")
+    done: dict[str, Any] = {}
+
+    def once(key: list[Any], make: Callable[[], Any]) -> Any:
+        name = json.dumps(key, sort_keys=True, default=str)
+        if name not in done:
+            done[name] = make()
+        return done[name]
+
+    real_config, real_examine = module.effective_config, module.examine
+
+    def config(raw: Any, overrides: Any) -> Any:
+        return once(["config", raw, overrides], lambda: real_config(raw, overrides))
+
+    def examine(model: Path, *, template: str | None, corpus: Any, options: Any, progress: Any) -> Any:
+        files = [path.read_text() for path in sorted(model.glob("tok*.json"))]
+        files += [path.read_text() for path in sorted(model.glob("*.jinja"))]
+        return once(
+            ["tokens", files, template, corpus is None, options],
+            lambda: real_examine(model, template=template, corpus=corpus, options=options, progress=progress),
+        )
+
+    def call(
+        model: Path,
+        launch: str = serve(),
+        *,
+        adapters: Mapping[str, Path] | None = None,
+        sets: Mapping[str, Any] | None = None,
+    ) -> Path:
+        declared = {**DECLARED, **(sets or {})}
+
+        def make() -> Path:
+            target = folder / str(len(done))
+            line = parse_vllm(launch, source="serve.sh")
+            captured = module.capture(
+                str(model), launch=[line], adapters=adapters, renderer="here", sets=declared
+            )
+            return write(captured, target).parent
+
+        return Path(once(["capture", model, launch, adapters, declared], make))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "effective_config", config)
+        patch.setattr(module, "examine", examine)
+        yield call
+
+
+@pytest.fixture
+def edit(tmp_path: Path) -> Edit:
+    """Copy a captured folder and edit its manifest as people do: by path; ``FORGET`` takes a field out."""
+
+    def call(captured: Path, name: str, changes: Mapping[str, Any]) -> Path:
+        shutil.copytree(captured, tmp_path / name)
+        file = tmp_path / name / "manifest.yaml"
+        data = yaml.safe_load(file.read_text())
+        for path, value in changes.items():
+            *sections, last = path.split(".")
+            target = data
+            for section in sections:
+                target = target[section]
+            if value is FORGET:
+                del target[last]
+            else:
+                target[last] = value
+        file.write_text(yaml.safe_dump(data, sort_keys=False))
+        return tmp_path / name
+
+    return call
