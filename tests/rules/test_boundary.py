@@ -164,7 +164,11 @@ def test_clearing_separates_only_where_the_old_workers_are_drained() -> None:
 
 def test_a_declaration_discharges_no_fault() -> None:
     new = {"request_features": ["lora"]}
-    options = {"declare_clear": True, "strategy": "recreate", "accept": frozenset({"clear", "new-namespace"})}
+    options: dict[str, Any] = {
+        "declare_clear": True,
+        "strategy": "recreate",
+        "accept": frozenset({"clear", "new-namespace"}),
+    }
     assert decided({}, named(new), **options).exit_code == 30
     assert decided({}, {"cache.tenancy": {"boundary": "tenant", "carried_by": None}}, **options).exit_code == 30
 
@@ -278,5 +282,5 @@ def test_a_refutation_or_a_defective_producer_is_no_fault_of_the_pools() -> None
     assert (decision.verdict, decision.exit_code) == (CLEAR, 20)
     plain = pools({}, {})
     for kind in ("isolation", "kv-equivalence", "inventory"):
-        refuted = about(kind, "refuted", plain, plain)  # type: ignore[arg-type]
+        refuted = about(kind, "refuted", plain, plain)
         assert decided(plain, plain, evidence=[refuted]).exit_code in (10, 20)

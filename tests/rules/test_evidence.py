@@ -79,7 +79,7 @@ def test_forgetting_a_section_unbinds_too(section: str) -> None:
 
 def test_only_proof_supports_and_only_a_refutation_speaks_against() -> None:
     for state in ("proved", "refuted", "inconclusive", "not-run"):
-        item = about("token-identity", state, {}, {})  # type: ignore[arg-type]
+        item = about("token-identity", state, {}, {})
         assert item.supports(clean(), clean()) is (state == "proved")
         assert item.speaks_against(clean(), clean()) is (state == "refuted")
 

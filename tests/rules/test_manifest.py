@@ -224,7 +224,7 @@ def test_the_longest_prefix_in_provenance_speaks() -> None:
 
 def test_sets_and_keyed_lists_have_no_order() -> None:
     adapters = [{"name": "b", "digest": digest("1")}, {"name": "a", "digest": digest("2")}]
-    one = {
+    one: dict[str, Any] = {
         "adapters": adapters,
         "request_features": ["lora", "cache_salt", "lora"],
         "cache.key_fields": ["b", "a"],
@@ -326,7 +326,8 @@ def test_the_published_schema_takes_what_the_parser_takes() -> None:
     published = ManifestModel.model_json_schema(by_alias=True)
     Draft202012Validator.check_schema(published)
     validator = Draft202012Validator(published)
-    for changes in ({}, FULL, {"model.code": None, "adapters": []}):
+    taken: list[dict[str, Any]] = [{}, FULL, {"model.code": None, "adapters": []}]
+    for changes in taken:
         assert list(validator.iter_errors(data(changes))) == []
     for wrong in ({"model.pinned": 1}, {"precision.kv_scales": "x"}, {"parallelism.tensor": 0}, {"engine.name": None}):
         assert list(validator.iter_errors(data(wrong))) != []

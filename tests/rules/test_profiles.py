@@ -304,7 +304,7 @@ def test_requests_in_an_own_store() -> None:
 
 def test_a_refutation_in_front_of_an_own_store_is_decided() -> None:
     for kind in ("kv-equivalence", "isolation", "inventory", "token-identity"):
-        evidence = [about(kind, "refuted", own("token_ids"), own("token_ids"))]  # type: ignore[arg-type]
+        evidence = [about(kind, "refuted", own("token_ids"), own("token_ids"))]
         assert decided(own("token_ids"), own("token_ids"), evidence=evidence).verdict != REUSE
 
 
