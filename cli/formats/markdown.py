@@ -56,7 +56,8 @@ def code(text: str | None) -> str:
     return f"{fence}{pad}{text}{pad}{fence}".replace("|", "\\x7c")
 
 
-def _block(lines: tuple[str, ...], indent: str) -> str:
+def block(lines: tuple[str, ...], indent: str) -> str:
+    """Show lines as a block of code that none of them can close."""
     fence = "`" * max(3, _longest_run("\n".join(lines)) + 1)
     return "\n".join(f"{indent}{line}" for line in (f"{fence}text", *lines, fence))
 
@@ -80,8 +81,8 @@ def _steps(report: Report) -> Iterator[str]:
     lines = ["\n### What to do\n"]
     for number, step in enumerate(found, 1):
         lines.append(f"{number}. {escaped(step.what)}")
-        if block := (*step.commands, *step.exact):
-            lines.append(_block(block, "   "))
+        if lines_to_copy := (*step.commands, *step.exact):
+            lines.append(block(lines_to_copy, "   "))
         lines += [f"   {escaped(note)}" for note in step.notes]
     yield "\n".join(lines) + "\n"
 

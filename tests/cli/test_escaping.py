@@ -14,7 +14,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from kvgate.cli.formats.github import render_github
-from kvgate.cli.formats.markdown import code, escaped, render_markdown
+from kvgate.cli.formats.markdown import block, code, escaped, render_markdown
 from kvgate.cli.formats.page import Page
 from kvgate.cli.formats.text import render_text
 from kvgate.cli.plain import visible, visible_json
@@ -218,3 +218,9 @@ def test_code_shows_what_it_is_given(text: str) -> None:
     (token,) = (token for token in MARKDOWN.parse(f"x {code(text)} y") if token.type == "inline")
     (span,) = (child.content for child in token.children or () if child.type == "code_inline")
     assert span == text
+
+
+@given(st.lists(st.sampled_from(["```", "````x", "~~~", "   ```", "a"]), min_size=1))
+def test_no_line_closes_a_block(lines: list[str]) -> None:
+    (found,) = MARKDOWN.parse(block(tuple(lines), ""))
+    assert (found.type, found.content.splitlines()) == ("fence", lines)
