@@ -29,13 +29,13 @@ _GROUP_WORDS = {
 def render_markdown(record: Mapping[str, Any]) -> str:
     """Render a decision record, at most :data:`LIMIT` characters; what was cut is said at the end."""
     report = read_report(record)
-    blocks = [_headline(report), *_steps(report), *_findings(report), *_unknowns(report), *_details(report)]
+    parts = [_headline(report), *_steps(report), *_findings(report), *_unknowns(report), *_details(report)]
     text = ""
-    for number, block in enumerate(blocks):
-        if len(text) + len(block) > LIMIT - 200:
-            left = f"{len(blocks) - number} more parts of this report did not fit"
+    for number, part in enumerate(parts):
+        if len(text) + len(part) > LIMIT - 200:
+            left = f"{len(parts) - number} more parts of this report did not fit"
             return f"{text}\n_{left}; the decision record (`-o json`) holds everything._\n"
-        text += block
+        text += part
     return text
 
 
