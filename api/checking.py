@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import datetime
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kvgate.gathering import gather
-from kvgate.inputs import ManifestInput, load_evidence, load_manifest, load_pack, load_waivers, read_bytes
+from kvgate.inputs import ManifestInput, hash_file, load_evidence, load_manifest, load_pack, load_waivers
 from kvgate.rules.decide import VERDICTS, Case, Decision, Options, Strategy, Verdict, decide
 from kvgate.rules.errors import UsageError
 from kvgate.rules.evidence import Evidence
@@ -112,9 +111,7 @@ def check(
         evidence=[(path, content) for _, path, content in read],
         rules=pack_source,
         waivers=waivers_source,
-        corpora=[
-            (path, f"sha256:{hashlib.sha256(read_bytes(Path(path), 1 << 40)).hexdigest()}") for path in corpus_paths
-        ],
+        corpora=[(path, hash_file(Path(path))) for path in corpus_paths],
     )
     from kvgate import __version__
 

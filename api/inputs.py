@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +24,38 @@ def read_bytes(path: Path, limit: int = MAX_BYTES) -> bytes:
 
     Raises:
         InputError: missing, a folder, no permission, too large.
-
     """
+    found = bytearray()
+    for block in _blocks(path):
+        found += block
+        if len(found) > limit:
+            raise InputError(f"more than the {limit:,} bytes allowed", where=str(path))
+    return bytes(found)
+
+
+def hash_file(path: Path) -> str:
+    """Return the digest of a file of any size, ``sha256:<64 hex>``.
+
+    Raises:
+        InputError: missing, a folder, no permission.
+    """
+    hashed = hashlib.sha256()
+    for block in _blocks(path):
+        hashed.update(block)
+    return f"sha256:{hashed.hexdigest()}"
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
     try:
         with path.open("rb") as file:
-            data = file.read(limit + 1)
+            while block := file.read(1 << 20):
+                yield block
     except FileNotFoundError:
         raise InputError("there is no such file", where=str(path)) from None
     except IsADirectoryError:
         raise InputError("is a folder, not a file", where=str(path), hint="name the manifest in it") from None
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror or error}", where=str(path)) from None
-    if len(data) > limit:
-        raise InputError(f"more than the {limit:,} bytes allowed", where=str(path))
-    return data
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        raise InputError(f"cannot be read: {getattr(error, 'strerror', None) or error}", where=str(path)) from None
 
 
 def load_manifest(given: ManifestInput) -> Manifest:
@@ -51,8 +70,9 @@ def load_manifest(given: ManifestInput) -> Manifest:
     if isinstance(given, Mapping):
         return manifest_from(given)
     path = Path(given)
-    if path.is_dir() and (path / "manifest.yaml").is_file():
-        path = path / "manifest.yaml"
+    inside = path / "manifest.yaml"
+    with contextlib.suppress(OSError):  # a name that is too long: reading it says so
+        path = inside if inside.is_file() else path
     return parse_manifest(read_bytes(path), str(path))
 
 
@@ -76,20 +96,15 @@ def sidecar_path(manifest: Manifest, field: str) -> tuple[Path, str] | None:
     if Path(name).is_absolute() or ".." in Path(name).parts or "\x00" in name:
         raise InputError(f"{field}: the sidecar must lie in the manifest's folder", where=where)
     path = Path(manifest.source).parent / name
-    hashed = hashlib.sha256()
     try:
-        with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                hashed.update(block)
-    except FileNotFoundError:
+        actual = hash_file(path)
+    except InputError as error:
         raise InputError(
-            f"{field}: the sidecar {name} is missing",
+            f"{field}: the sidecar {name} is missing or unreadable: {error.message}",
             where=where,
             hint="keep it beside the manifest, or capture again",
         ) from None
-    except OSError as error:
-        raise InputError(f"{field}: the sidecar {name} cannot be read: {error.strerror}", where=where) from None
-    if f"sha256:{hashed.hexdigest()}" != expected:
+    if actual != expected:
         raise InputError(
             f"{field}: the sidecar {name} has another digest than the manifest says",
             where=where,

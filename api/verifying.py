@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
 from kvgate.checking import check
-from kvgate.inputs import read_bytes
+from kvgate.inputs import hash_file, read_bytes
 from kvgate.rules.document import parse_json
 from kvgate.rules.errors import InputError
 from kvgate.rules.packaged import data_from
@@ -84,6 +83,6 @@ def _changed_inputs(recorded: dict[str, Any]) -> list[str]:
     for name, expected in named:
         if name in ("-", "<data>"):
             raise InputError(f"an input was not a file ({name}), so the record cannot be derived again", where=name)
-        if f"sha256:{hashlib.sha256(read_bytes(Path(name), 1 << 40)).hexdigest()}" != expected:
+        if hash_file(Path(name)) != expected:
             found.append(f"{name}: its bytes are not those that the record was made from")
     return found

@@ -100,7 +100,10 @@ def action_for(decision: Decision) -> Action:
     case = decision.case
     if any(finding.self_fault for finding in decision.findings):
         return Action("none")
-    separates = [f for f in decision.findings if "separate" in f.open and not f.unverified]
+    # A first deployment's target is unknown, and a name of its own is exactly what settles that.
+    separates = [
+        f for f in decision.findings if "separate" in f.open and (not f.unverified or f.change.kind == "first")
+    ]
     deletes = [f for f in decision.findings if "delete" in f.obligations]
     settings = settings_for(case.new, decision.derived.id, decision.cover) if separates else ()
     if deletes:

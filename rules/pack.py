@@ -131,14 +131,15 @@ class Pack:
 
     """
 
-    def __init__(self, file: _PackFile, base: Pack | None) -> None:
+    def __init__(self, file: _PackFile, base: Pack | None, source: str) -> None:
+        self._source = source
         self.id = file.id
         self.title = file.title
         rules: list[Rule] = [*(base.rules if base else ()), *file.rules]
         adverse: list[AdverseRule] = [*(base.adverse if base else ()), *file.adverse]
         named = {override.rule for override in file.overrides}
         if unknown := sorted(named - {one.id for one in rules} - {one.id for one in adverse}):
-            raise InputError(f"overrides: there is no rule {unknown[0]!r}", where=file.id)
+            raise InputError(f"overrides: there is no rule {unknown[0]!r}", where=source)
         self.rules: tuple[Rule, ...] = tuple(_overridden(one, file.overrides) for one in rules)
         self.adverse: tuple[AdverseRule, ...] = tuple(_overridden(one, file.overrides) for one in adverse)
         self._by_kind = self._index()
@@ -152,25 +153,25 @@ class Pack:
                     if (dimension, kind) in index:
                         raise InputError(
                             f"{dimension}: {kind} is answered by {index[dimension, kind].id} and {rule.id}",
-                            where=self.id,
+                            where=self._source,
                         )
                     index[dimension, kind] = rule
         wanted = {(dimension.id, kind) for dimension in dimensions() for kind in KINDS[dimension.compare]} | {
             (UNCLASSIFIED, UNCLASSIFIED)
         }
         if missing := sorted(wanted - index.keys()):
-            raise InputError(f"no rule answers {missing[0][0]}: {missing[0][1]}", where=self.id)
+            raise InputError(f"no rule answers {missing[0][0]}: {missing[0][1]}", where=self._source)
         if surplus := sorted(index.keys() - wanted):
-            raise InputError(f"{surplus[0][0]}: {surplus[0][1]} is nothing that can change", where=self.id)
+            raise InputError(f"{surplus[0][0]}: {surplus[0][1]} is nothing that can change", where=self._source)
         return index
 
     def _check_ids(self) -> None:
         ids = [one.id for one in self.rules] + [one.id for one in self.adverse]
         if twice := sorted({name for name in ids if ids.count(name) > 1}):
-            raise InputError(f"the rule id {twice[0]!r} stands twice", where=self.id)
+            raise InputError(f"the rule id {twice[0]!r} stands twice", where=self._source)
         known = {dimension.id for dimension in dimensions()}
         if unknown := sorted(one.about for one in self.adverse if one.about not in known):
-            raise InputError(f"{unknown[0]!r} is not a dimension", where=self.id)
+            raise InputError(f"{unknown[0]!r} is not a dimension", where=self._source)
 
     def rule_for(self, dimension: str, kind: str) -> Rule:
         """Return the rule that answers one kind of change of one dimension."""
@@ -222,4 +223,4 @@ def parse_pack(data: bytes, source: str) -> Pack:
 
     """
     file = parse_data(data, source, _PackFile)
-    return Pack(file, shipped_pack(file.extends) if file.extends else None)
+    return Pack(file, shipped_pack(file.extends) if file.extends else None, source)
