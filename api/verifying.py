@@ -11,7 +11,8 @@ from kvgate.rules.document import parse_json
 from kvgate.rules.errors import InputError
 from kvgate.rules.packaged import data_from
 from kvgate.rules.progress import Progress, silent
-from kvgate.rules.record import Record, differences, record_bytes
+from kvgate.rules.record import differences, record_bytes
+from kvgate.rules.record_schema import Record
 
 _LIMIT = 64 << 20
 

@@ -30,7 +30,8 @@ def _manifest() -> tuple[str, dict[str, Any]]:
 
 
 def _record() -> tuple[str, dict[str, Any]]:
-    from kvgate.rules.record import PREDICATE_TYPE, Record
+    from kvgate.rules.record import PREDICATE_TYPE
+    from kvgate.rules.record_schema import Record
 
     return PREDICATE_TYPE, Record.model_json_schema()
 

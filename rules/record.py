@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
-
-from pydantic import ConfigDict, Field, JsonValue
+from typing import Any
 
 from kvgate.rules.action import action_for
 from kvgate.rules.boundary import Boundary
@@ -15,7 +13,6 @@ from kvgate.rules.decide import Decision
 from kvgate.rules.diff import changed_leaves
 from kvgate.rules.finding import side_as_data
 from kvgate.rules.manifest import Manifest
-from kvgate.rules.packaged import DataModel
 from kvgate.rules.profile import cover
 from kvgate.rules.values import UNKNOWN, Known
 from kvgate.rules.values import Field as ManifestField
@@ -40,45 +37,6 @@ class Sources:
     rules: tuple[str, str] | None = None
     waivers: tuple[str, str] | None = None
     corpora: Sequence[tuple[str, str]] = field(default_factory=tuple)
-
-
-class _SubjectModel(DataModel):
-    name: str
-    digest: dict[Literal["sha256"], str]
-
-
-class Predicate(DataModel):
-    """What was decided, from what, and why; field names are camelCase as in-toto predicates are."""
-
-    tool: dict[str, str]
-    verdict: Literal["verified-compatible-reuse", "new-namespace", "clear"]
-    accepted: bool
-    enforced: bool
-    acceptedBecause: str  # noqa: N815
-    exitCode: int  # noqa: N815
-    action: dict[str, JsonValue]
-    options: dict[str, JsonValue]
-    baseline: list[dict[str, JsonValue]]
-    namespace: dict[str, JsonValue]
-    changes: list[dict[str, JsonValue]]
-    findings: list[dict[str, JsonValue]]
-    boundary: list[dict[str, JsonValue]]
-    tokens: list[dict[str, JsonValue]]
-    evidence: list[dict[str, JsonValue]]
-    waivers: dict[str, JsonValue]
-    policies: dict[str, JsonValue]
-    sources: dict[str, JsonValue]
-
-
-class Record(DataModel):
-    """An in-toto Statement v1 whose predicate is a kvgate decision."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, title=PREDICATE_TYPE, validate_by_name=False)
-
-    type_: Literal["https://in-toto.io/Statement/v1"] = Field(alias="_type")
-    subject: list[_SubjectModel]
-    predicateType: Literal["urn:kvgate:decision:v1"]  # noqa: N815
-    predicate: Predicate
 
 
 def record_of(decision: Decision, tool_version: str, sources: Sources | None = None) -> dict[str, Any]:
