@@ -15,7 +15,8 @@ from jsonschema import Draft202012Validator
 from kvgate.rules.action import action_for
 from kvgate.rules.canonical import canonical_json
 from kvgate.rules.decide import Decision
-from kvgate.rules.record import Record, Sources, differences, record_bytes, record_of
+from kvgate.rules.record import Sources, differences, record_bytes, record_of
+from kvgate.rules.record_schema import Record
 from kvgate.rules.waivers import Waiver
 from tests.rules.clean import FORGET, clean, data, digest
 from tests.rules.deciding import about, decided
