@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from safetensors.numpy import save_file
 
 from tests.house.repository import ROOT
 
@@ -115,3 +116,12 @@ class Checkpoints:
             data[8 + length + (begin + end) // 2] ^= 1
             file.write_bytes(data)
         return folder
+
+
+def write_adapter(folder: Path, seed: int) -> Path:
+    """Write a LoRA adapter for the model."""
+    folder.mkdir()
+    tensors = make.adapter_weights(np.random.default_rng(seed))
+    save_file({name: array.astype(np.float16) for name, array in tensors.items()}, folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text(json.dumps(make.adapter_config()))
+    return folder
