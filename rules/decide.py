@@ -18,6 +18,7 @@ from kvgate.rules.finding import Finding
 from kvgate.rules.manifest import Manifest, manifest_from
 from kvgate.rules.namespace import Derived, derive
 from kvgate.rules.pack import Discharge, Obligation, Pack, Rule
+from kvgate.rules.privacy import redacted
 from kvgate.rules.profile import Coverer, Profile, cover, uses_mla, version_in
 from kvgate.rules.values import UNKNOWN, Known
 from kvgate.rules.waivers import Waiver
@@ -430,8 +431,9 @@ def _adverse(case: Case, sides: Sides | None, index: int | None) -> list[Finding
         rule = case.pack.adverse_rule(item.kind)
         if rule is None or item.digest in answered or not item.speaks_against(old, new):
             continue
+        shown = redacted(item)
         change = Change(
-            rule.about, "adverse", f"evidence.{item.kind}", UNKNOWN, Known(item.reason), item.scope, item.reason
+            rule.about, "adverse", f"evidence.{item.kind}", UNKNOWN, Known(shown.reason), shown.scope, shown.reason
         )
         findings.append(
             Finding(

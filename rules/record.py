@@ -13,6 +13,7 @@ from kvgate.rules.decide import Decision
 from kvgate.rules.diff import changed_leaves
 from kvgate.rules.finding import side_as_data
 from kvgate.rules.manifest import Manifest
+from kvgate.rules.privacy import redacted
 from kvgate.rules.profile import cover
 from kvgate.rules.values import UNKNOWN, Known
 from kvgate.rules.values import Field as ManifestField
@@ -72,7 +73,7 @@ def record_of(decision: Decision, tool_version: str, sources: Sources | None = N
             "findings": [finding.as_data() for finding in decision.findings],
             "boundary": [_boundary(index, one, decision) for index, one in enumerate(decision.boundaries)],
             "tokens": [item.figures for item in case.evidence if item.kind == "token-identity"],
-            "evidence": [{"digest": item.digest, **item.as_data()} for item in case.evidence],
+            "evidence": [{"digest": item.digest, **redacted(item).as_data()} for item in case.evidence],
             "waivers": {
                 "used": [finding.waived for finding in decision.findings if finding.waived],
                 "unused": [

@@ -74,7 +74,11 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def run_kvgate(
-    folder: Path, *arguments: str | Path, stdin: str = "", env: Mapping[str, str] | None = None, seconds: float = SECONDS
+    folder: Path,
+    *arguments: str | Path,
+    stdin: str = "",
+    env: Mapping[str, str] | None = None,
+    seconds: float = SECONDS,
 ) -> Ran:
     """Run the command in a folder."""
     done = subprocess.run(
@@ -133,7 +137,9 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Capture]:
 
     Templates, tokenizers and config classes are examined by child processes: once for each different input.
     """
+    from kvgate.corpora.examine import examine as real_examine
     from kvgate.deployments import capture as module
+    from kvgate.deployments.config import effective_config as real_config
     from kvgate.deployments.launch import parse_vllm
     from kvgate.deployments.write import write
 
@@ -145,8 +151,6 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Capture]:
         if name not in done:
             done[name] = make()
         return done[name]
-
-    real_config, real_examine = module.effective_config, module.examine
 
     def config(raw: Any, overrides: Any) -> Any:
         return once(["config", raw, overrides], lambda: real_config(raw, overrides))
@@ -171,9 +175,7 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Capture]:
         def make() -> Path:
             target = folder / str(len(done))
             line = parse_vllm(launch, source="serve.sh")
-            captured = module.capture(
-                str(model), launch=[line], adapters=adapters, renderer="here", sets=declared
-            )
+            captured = module.capture(str(model), launch=[line], adapters=adapters, renderer="here", sets=declared)
             return write(captured, target).parent
 
         return Path(once(["capture", model, launch, adapters, declared], make))

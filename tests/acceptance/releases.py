@@ -21,6 +21,7 @@ else:  # a script of the repository, in no package
     make = importlib.util.module_from_spec(_spec)
     _spec.loader.exec_module(make)
 
+TEMPLATE: str = make.TEMPLATE
 MODEL = "/models/support-assistant"
 FS: Mapping[str, Any] = make.TRANSFER
 LMCACHE: Mapping[str, Any] = {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}
@@ -87,7 +88,7 @@ class Checkpoints:
         files: int = 1,
         config: Mapping[str, Any] | None = None,
         tokenizer_config: Mapping[str, Any] | None = None,
-        template: str = make.TEMPLATE,
+        template: str = TEMPLATE,
     ) -> Path:
         """Write one; in ``config`` and ``tokenizer_config`` ``...`` drops a field."""
         folder = self._folder / name

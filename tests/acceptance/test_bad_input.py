@@ -14,13 +14,10 @@ from typing import Any
 import pytest
 
 from tests.acceptance.conftest import Capture, Kvgate, Ran
-from tests.acceptance.releases import Checkpoints
 
 HEAD = "schema: kvgate/manifest/v1\n"
 SECONDS = 25  # the longest is a template that may take 5 s, on a machine that does other things too
-_BOMB = "".join(
-    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9) if n else 'x, x'}]\n" for n in range(12)
-)
+_BOMB = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9) if n else 'x, x'}]\n" for n in range(12))
 MANIFESTS: dict[str, tuple[str | bytes, str]] = {
     "truncated YAML": (HEAD + "model: {id: a", "not valid YAML"),
     "duplicate keys": (HEAD + "model: {id: a}\nmodel: {id: b}\n", "the key model stands twice"),
@@ -113,7 +110,7 @@ TENSORS = {
 
 
 @pytest.fixture
-def broken(checkpoints: Checkpoints, base: Path, tmp_path: Path) -> Path:
+def broken(base: Path, tmp_path: Path) -> Path:
     """A checkpoint to break."""
     return Path(shutil.copytree(base, tmp_path / "model"))
 
@@ -155,7 +152,7 @@ def test_a_template(refused: Refused, broken: Path, template: str, says: str) ->
 
 
 def test_no_permission(refused: Refused, capture: Capture, base: Path, tmp_path: Path) -> None:
-    """Root reads everything; a folder that cannot be opened as a file stands for it there."""
+    """Root reads every file; what the kernel itself refuses to be read stands for it there."""
     path = tmp_path / "secret.yaml"
     path.write_text(HEAD + "model: {id: a}\n")
     path.chmod(0)

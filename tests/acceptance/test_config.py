@@ -26,9 +26,7 @@ SPELLED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", SPELLED)
 def test_another_spelling_of_the_same(check: Check, capture: Capture, checkpoints: Checkpoints, name: str) -> None:
-    old, new = (
-        capture(checkpoints(f"{name} {number}", config=config)) for number, config in enumerate(SPELLED[name])
-    )
+    old, new = (capture(checkpoints(f"{name} {number}", config=config)) for number, config in enumerate(SPELLED[name]))
     assert (*check(old, new),) == (REUSE, 0, [])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +14,20 @@ from tests.acceptance.releases import (
     LMCACHE,
     LMCACHE_DECLARED,
     LMCACHE_MP,
+    TEMPLATE,
     Checkpoints,
-    make,
     own_store,
     serve,
 )
 
 REUSE, NEW = "verified-compatible-reuse", "new-namespace"
-STORES: dict[str, tuple[Any, dict[str, Any]]] = {
+STORES: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     "vllm-offload-fs": (FS, {}),
     "lmcache": (LMCACHE, LMCACHE_DECLARED),
     "lmcache-mp": (LMCACHE_MP, LMCACHE_DECLARED),
 }
 FP8 = ("--kv-cache-dtype", "fp8_e4m3")
-OTHER_TEMPLATE = make.TEMPLATE.replace("assistant\\n", "assistant:\\n")
+OTHER_TEMPLATE = TEMPLATE.replace("assistant\\n", "assistant:\\n")
 
 
 @pytest.fixture(scope="session")
@@ -103,7 +104,5 @@ def test_lora_requests_over_a_connector_that_ignores_them(check: Check, deploy: 
         (("--gpu-memory-utilization", "0.8"), []),
     ],
 )
-def test_what_changes_no_block_is_reuse(
-    check: Check, deploy: Any, flags: tuple[str, ...], rules: list[str]
-) -> None:
+def test_what_changes_no_block_is_reuse(check: Check, deploy: Any, flags: tuple[str, ...], rules: list[str]) -> None:
     assert (*check(deploy("lmcache-mp"), deploy("lmcache-mp", *flags)),) == (REUSE, 0, rules)

@@ -107,9 +107,7 @@ def test_i27_auto_is_not_auto(
     check: Check, capture: Capture, base: Path, before: tuple[str, ...], after: tuple[str, ...], rules: list[str]
 ) -> None:
     """vllm-project/vllm#49438, #45767, sgl-project/sglang#33268, InternLM/lmdeploy#4930: no size check fires."""
-    old, new = (
-        capture(base, serve(*flags, store=LMCACHE_MP), sets=LMCACHE_DECLARED) for flags in (before, after)
-    )
+    old, new = (capture(base, serve(*flags, store=LMCACHE_MP), sets=LMCACHE_DECLARED) for flags in (before, after))
     assert (*check(old, new),) == (NEW, 10, rules)
 
 

@@ -7,7 +7,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from tests.acceptance.conftest import KVGATE, SECONDS, Check, Kvgate, environment
+from tests.acceptance.conftest import KVGATE, SECONDS, Check, environment
 from tests.acceptance.releases import serve
 
 TOLD = ("--set", "engine.accelerator=H200", "--set", "cache.tenancy=null", "--set", "inputs=null")
@@ -35,7 +35,7 @@ def test_two_captures_into_one_folder(check: Check, base: Path, tmp_path: Path) 
     assert (*check("out", "out"),) == ("verified-compatible-reuse", 0, [])
 
 
-def test_an_interrupt_leaves_what_was_there(kvgate: Kvgate, base: Path, tmp_path: Path) -> None:
+def test_an_interrupt_leaves_what_was_there(base: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "manifest.yaml").write_text("the last one\n")
     started = _start(tmp_path, base, "-q")

@@ -71,7 +71,7 @@ def test_a_changed_snapshot_is_found_and_named(kvgate: Kvgate, decided: Path) ->
     assert "tokens.jsonl" in ran.err
 
 
-def test_the_same_bytes_in_every_process(decided: Path, tmp_path: Path) -> None:
+def test_the_same_bytes_in_every_process(decided: Path) -> None:
     expected = (decided / "record.json").read_bytes()
     for seed, columns in (("0", "80"), ("4242", "200")):
         run_kvgate(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,12 @@ from tests.acceptance.releases import DECLARED, LMCACHE, LMCACHE_DECLARED, serve
 
 TOKEN, PASSWORD, TENANT = "hf_" + "Qz7" * 11, "correct-horse-battery", "acme-bank-emea"
 SECRETS = (TOKEN, PASSWORD, TENANT)
+Silent = Callable[[Ran], None]
 FORMATS = ("-o", "text", "-o", "json=out/r.json", "-o", "markdown=out/r.md", "-o", "github=out/r.txt")
 
 
 @pytest.fixture
-def silent(tmp_path: Path) -> object:
+def silent(tmp_path: Path) -> Silent:
     """Assert that nothing private is in what a command printed, nor in what it wrote below ``out``."""
     (tmp_path / "out").mkdir()
 
@@ -29,7 +31,7 @@ def silent(tmp_path: Path) -> object:
     return call
 
 
-def test_in_a_launch_line(kvgate: Kvgate, silent: object, base: Path, tmp_path: Path) -> None:
+def test_in_a_launch_line(kvgate: Kvgate, silent: Silent, base: Path, tmp_path: Path) -> None:
     extra = {"lmcache.remote_url": f"redis://kv:{PASSWORD}@cache-1:6379/0", "lmcache.remote_password": PASSWORD}
     store = {**LMCACHE, "kv_connector_extra_config": extra}
     flags = ("--api-key", TOKEN, "--otlp-traces-endpoint", f"https://u:{PASSWORD}@traces/{TOKEN}")
@@ -39,17 +41,17 @@ def test_in_a_launch_line(kvgate: Kvgate, silent: object, base: Path, tmp_path: 
     ran = kvgate("capture", base, "--from", "serve.sh", *told, "-o", "out/one", env={"HF_TOKEN": TOKEN})
     assert ran.code == 0
     assert "out/one/manifest.yaml" in ran.out
-    silent(ran)  # type: ignore[operator]
+    silent(ran)
     checked = kvgate("check", "out/one", "out/one", *FORMATS)
     assert checked.out.splitlines()[-1] in ("new-namespace", "verified-compatible-reuse")
-    silent(checked)  # type: ignore[operator]
+    silent(checked)
 
 
 @pytest.mark.parametrize(
     "location", [f"redis://kv:{PASSWORD}@cache-1/0", f"https://{TOKEN}@store/x", f"s3://b/x?token={TOKEN}"]
 )
 def test_in_a_manifest_and_what_is_set(
-    kvgate: Kvgate, silent: object, base: Path, tmp_path: Path, location: str
+    kvgate: Kvgate, silent: Silent, base: Path, tmp_path: Path, location: str
 ) -> None:
     (tmp_path / "bad.yaml").write_text(
         f"schema: kvgate/manifest/v1\nmodel: {{id: m}}\ncache: {{location: '{location}'}}\n"
@@ -57,13 +59,13 @@ def test_in_a_manifest_and_what_is_set(
     ran = kvgate("check", "bad.yaml", "bad.yaml", *FORMATS)
     assert (ran.code, ran.out) == (3, "")
     assert "credentials" in ran.err
-    silent(ran)  # type: ignore[operator]
+    silent(ran)
     ran = kvgate("capture", base, "--set", f"cache.location={location}", "-o", "out/set", "-q")
     assert (ran.code, ran.out) == (3, "")
-    silent(ran)  # type: ignore[operator]
+    silent(ran)
 
 
-def test_a_tenant_in_evidence(kvgate: Kvgate, silent: object, capture: Capture, base: Path, tmp_path: Path) -> None:
+def test_a_tenant_in_evidence(kvgate: Kvgate, silent: Silent, capture: Capture, base: Path, tmp_path: Path) -> None:
     """The canary names whose marker was seen; the decision says that there is a leak, and not whose."""
     canary = {
         "schema": "kvgate/evidence/v1",
@@ -72,10 +74,14 @@ def test_a_tenant_in_evidence(kvgate: Kvgate, silent: object, capture: Capture, 
         "new": {"sections": {}},
         "scope": f"tenant:{TENANT}",
         "figures": {"tenant": TENANT, "seen": 3},
-        "reason": "a marker was seen by another tenant",
+        "reason": f"a marker of {TENANT} was seen by another tenant",
     }
     (tmp_path / "canary.json").write_text(json.dumps(canary))
     captured = capture(base, serve(store=LMCACHE), sets=LMCACHE_DECLARED)
     ran = kvgate("check", captured, captured, "--evidence", "canary.json", *FORMATS)
     assert (ran.code, ran.out.splitlines()[-1]) == (20, "clear")
-    silent(ran)  # type: ignore[operator]
+    silent(ran)
+    record = json.loads((tmp_path / "out" / "r.json").read_text())["predicate"]
+    (shown,) = record["evidence"]
+    assert (shown["scope"], shown["figures"]["seen"]) == ("tenant", 3)
+    assert kvgate("record", "verify", "out/r.json").code == 0

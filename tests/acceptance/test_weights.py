@@ -11,7 +11,12 @@ from tests.acceptance.releases import Checkpoints, serve
 
 REUSE, NEW = "verified-compatible-reuse", "new-namespace"
 K_PROJ = "model.layers.2.self_attn.k_proj.weight"
-TAIL = ["lm_head.weight", "model.norm.weight", "model.layers.3.self_attn.o_proj.weight", "model.layers.3.mlp.up_proj.weight"]
+TAIL = [
+    "lm_head.weight",
+    "model.norm.weight",
+    "model.layers.3.self_attn.o_proj.weight",
+    "model.layers.3.mlp.up_proj.weight",
+]
 DRAFT = serve("--speculative-config", '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4}')
 
 
