@@ -244,6 +244,15 @@ PAIRS = [
     pair("adapters: unverified", {"adapters": FORGET}, NAMESPACE, 11),
     pair(
         "adapters: unverified",
+        {"adapters": [OTHER]},
+        NAMESPACE,
+        11,
+        shared=OFFLOAD,
+        old={"adapters": [BILLING], "request_features": FORGET},
+        name="other bytes, in place or not",
+    ),
+    pair(
+        "adapters: unverified",
         {"adapters": [{**BILLING, "alpha": 64}, {**OTHER, "name": "added"}]},
         NAMESPACE,
         11,
