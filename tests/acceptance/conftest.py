@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -76,18 +77,18 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 def run_kvgate(
     folder: Path,
     *arguments: str | Path,
-    stdin: str = "",
     env: Mapping[str, str] | None = None,
-    seconds: float = SECONDS,
+    memory: int | None = None,
 ) -> Ran:
-    """Run the command in a folder."""
+    """Run the command in a folder; ``memory`` bounds its address space, in bytes."""
     done = subprocess.run(
         [KVGATE, *map(str, arguments)],
-        input=stdin.encode(),
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         cwd=folder,
         env=environment(env),
-        timeout=seconds,
+        timeout=SECONDS,
+        preexec_fn=None if memory is None else lambda: resource.setrlimit(resource.RLIMIT_AS, (memory, memory)),
         check=False,
     )
     return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())

@@ -1,4 +1,4 @@
-"""Changes in config.json, from the file to the verdict."""
+"""Changes in config.json, from the file to the verdict. The renamed keys of RoPE are incident I24."""
 
 from __future__ import annotations
 
@@ -11,13 +11,8 @@ from tests.acceptance.conftest import Capture, Check
 from tests.acceptance.releases import Checkpoints, serve
 
 REUSE, NEW = "verified-compatible-reuse", "new-namespace"
-LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 2048}
 SPELLED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "torch_dtype": ({"dtype": ..., "torch_dtype": "float16"}, {}),
-    "rope": (
-        {"rope_parameters": ..., "rope_theta": 500000.0, "rope_scaling": {"rope_type": "llama3", **LLAMA3}},
-        {"rope_parameters": {"rope_type": "llama3", "rope_theta": 500000.0, **LLAMA3}},
-    ),
     "class default written out": ({}, {"rms_norm_eps": 1e-06, "attention_bias": False, "mlp_bias": False}),
     "class default of heads": ({"head_dim": ...}, {}),
     "whole number and decimal": ({}, {"rope_parameters": {"rope_type": "default", "rope_theta": 10000}}),
