@@ -31,7 +31,8 @@ _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"[-+]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
 _NUMERIC = re.compile(r"[-+.0-9_:eE]*")
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-_NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF|nan|NaN|NAN)")
+_NOT_FINITE = re.compile(r"[-+]?(\.(inf|Inf|INF|nan|NaN|NAN)|NaN|Infinity)")
+_JSON = re.compile(r'\s*(\{\s*["}]|\[)')  # a brace before anything but a quoted key is YAML's own
 # What YAML 1.1 resolves to something other than the string it looks like (yaml.org/type, 2005).
 _READ_TWO_WAYS = re.compile(
     r"yes|Yes|YES|no|No|NO|on|On|ON|off|Off|OFF|y|Y|n|N"
@@ -69,7 +70,7 @@ def parse_document(data: bytes, source: str) -> tuple[Any, dict[tuple[str, ...],
         raise InputError(f"not UTF-8 text (byte {error.start})", where=source, hint="is this the right file?") from None
     if "\x00" in text:
         raise InputError("holds a NUL byte", where=source, hint="is this the right file?")
-    if text.lstrip()[:1] in ("{", "["):
+    if _JSON.match(text):
         return parse_json(text, source), {}
     return _parse_yaml(text, source)
 
@@ -194,6 +195,12 @@ class _Events:
             if not isinstance(event, yaml.ScalarEvent):
                 raise self._refuse(event, "a mapping key must be a plain string")
             key, line = event.value, self._line_of(event)
+            if event.implicit[0] and (key == "<<" or _READ_TWO_WAYS.fullmatch(key)):
+                raise self._refuse(
+                    event,
+                    f"the key {_dotted((*path, key))} is read differently by different YAML tools",
+                    f'quote it: "{key}"',
+                )
             if key in mapping:
                 first = self.lines.get((*path, key))
                 raise self._refuse(event, f"the key {_dotted((*path, key))} stands twice (first in line {first})")

@@ -64,9 +64,9 @@ def remembered() -> dict[str, Any]:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch, remembered: dict[str, Any]) -> None:
     """Run the two child processes of a capture once for each different input of the whole run."""
+    from kvgate.corpora.examine import examine as real_examine
     from kvgate.deployments import capture as module
-
-    real_config, real_examine = module.effective_config, module.examine
+    from kvgate.deployments.config import effective_config as real_config
 
     def config(raw: Any, overrides: Any) -> Any:
         key = json.dumps([raw, overrides], sort_keys=True)

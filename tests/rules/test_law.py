@@ -24,7 +24,7 @@ from kvgate.rules import diff as diff_module
 from kvgate.rules.catalogue import dimensions
 from kvgate.rules.decide import Case, Options, find, settle
 from kvgate.rules.errors import InputError
-from kvgate.rules.evidence import Evidence, subject_of
+from kvgate.rules.evidence import Evidence, Kind, State, subject_of
 from kvgate.rules.manifest import Manifest, manifest_from, schema_leaves
 from kvgate.rules.pack import shipped_pack
 from kvgate.rules.profile import shipped_profiles
@@ -242,7 +242,7 @@ def forget(side: Manifest, path: str) -> Manifest | None:
     return Manifest(content, "m", "sha256:0")
 
 
-EvidenceOf = list[tuple[str, str]]
+EvidenceOf = list[tuple[Kind, State]]
 
 
 def evidence_for(
@@ -252,15 +252,15 @@ def evidence_for(
     made = []
     for kind, state in kinds or ():
         a, b = (old, new) if state == "proved" else first
-        figures = {"entries": 0} if kind == "inventory" else {}
+        figures: dict[str, Any] = {"entries": 0} if kind == "inventory" else {}
         made.append(
             Evidence(
                 schema="kvgate/evidence/v1",
                 kind=kind,
                 state=state,
-                figures=figures,  # type: ignore[arg-type]
+                figures=figures,
                 old=subject_of(a, kind),
-                new=subject_of(b, kind),  # type: ignore[arg-type]
+                new=subject_of(b, kind),
             )
         )
     return made
@@ -405,7 +405,7 @@ def test_forgetting_after_two_changes(context: str) -> None:
     assert list(itertools.islice(broken(two_dimensions(context)), 5)) == []
 
 
-EVIDENCE_KINDS = [
+EVIDENCE_KINDS: list[Kind] = [
     "token-identity",
     "weights-identity",
     "config-equivalence",
@@ -420,7 +420,7 @@ EVIDENCE_KINDS = [
 
 @pytest.mark.parametrize("state", ["proved", "refuted"])
 @pytest.mark.parametrize("kind", EVIDENCE_KINDS)
-def test_forgetting_with_evidence(kind: str, state: str) -> None:
+def test_forgetting_with_evidence(kind: Kind, state: State) -> None:
     cases = itertools.islice(one_dimension("lmcache-mp", ("provenance", "release.owner")), 0, None, 2)
     assert list(itertools.islice(broken(cases, [(kind, state)]), 5)) == []
 
@@ -433,7 +433,7 @@ def test_forgetting_with_waivers() -> None:
 @pytest.mark.parametrize("context", CONTEXTS)
 def test_dropping_the_profile_never_helps(context: str) -> None:
     """Neither does dropping proved evidence, or a waiver."""
-    everything = [(kind, "proved") for kind in EVIDENCE_KINDS]
+    everything: EvidenceOf = [(kind, "proved") for kind in EVIDENCE_KINDS]
     for old_changes, new_changes, _ in itertools.islice(one_dimension(context), 0, None, 2):
         old, new = manifest(old_changes), manifest(new_changes)
         evidence = evidence_for(everything, old, new, (old, new))

@@ -145,12 +145,16 @@ def _architecture(config: Any) -> str:
     mapping = transformers.models.auto.modeling_auto
     if config.model_type == "gemma3":
         return "Gemma3ForConditionalGeneration"
-    return mapping.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type]
+    return str(mapping.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type])
 
 
-@torch.inference_mode()
 def cached_state(saved: Saved, tensors: State) -> tuple[State, torch.Tensor]:
     """Load ``tensors`` as that checkpoint and return every cached tensor, and the logits, of two steps."""
+    with torch.inference_mode():
+        return _cached_state(saved, tensors)
+
+
+def _cached_state(saved: Saved, tensors: State) -> tuple[State, torch.Tensor]:
     copies = {name: value.clone() for name, value in tensors.items()}
     model = saved.kind.from_pretrained(
         None, config=saved.config, state_dict=copies, attn_implementation="eager", dtype=torch.float32

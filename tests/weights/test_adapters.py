@@ -124,7 +124,7 @@ def test_training_leftovers_do_not_matter(tmp_path: Path) -> None:
         ({"r": True}, "r must be a positive integer"),
         ({"lora_alpha": None}, "lora_alpha a number"),
         ({"lora_alpha": True}, "lora_alpha a number"),
-        ({"x": "\ud800"}, "no canonical form"),
+        ({"x": "\ud800"}, "half a surrogate pair"),
     ],
 )
 def test_broken_configurations_are_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -74,9 +74,7 @@ def test_index_cannot_leave_the_folder(file: str, tmp_path: Path) -> None:
         open_checkpoint(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "file", ["model.bin", "", 7, None, "x\0.safetensors", "x\ny.safetensors", "\ud800.safetensors"]
-)
+@pytest.mark.parametrize("file", ["model.bin", "", 7, None, "x\0.safetensors", "x\ny.safetensors"])
 def test_index_must_name_safetensors_files(file: object, tmp_path: Path) -> None:
     write(tmp_path, A)
     _index(tmp_path, {"a": file})
