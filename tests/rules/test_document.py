@@ -64,7 +64,7 @@ def value(text: str) -> Any:
         ("a: Infinity", "m.yaml:1", "a: Infinity is not a number kvgate can compare"),
         ("a: NaN", "m.yaml:1", "a: NaN is not a number kvgate can compare"),
         ("NO: 1", "m.yaml:1", "the key NO is read differently by different YAML tools"),
-        ("a:\n  <<: {b: 1}", "m.yaml:2", "the key a.<< is read differently"),
+        ("a:\n  <<: {b: 1}", "m.yaml:2", "the key a.<< is read differently by different YAML tools"),
         ('{"a": 1e999}', "m.yaml", "1e999 is too large for a number"),
         ('{"a": 1,}', "m.yaml:1", "not valid JSON: Illegal trailing comma before end of object"),
         ('{"a":\n1]', "m.yaml:2", "not valid JSON: Expecting ',' delimiter"),
