@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from kvgate.corpora.files import open_regular, reason
 from kvgate.rules.document import MAX_BYTES, parse_document
 from kvgate.rules.errors import InputError
 from kvgate.rules.evidence import Evidence
@@ -19,43 +22,66 @@ from kvgate.rules.waivers import Waiver, Waivers
 ManifestInput = Manifest | Mapping[str, Any] | str | Path
 
 
+MAX_BULK = 256 << 20
+"""Bytes of a tensor map, a token snapshot or a corpus, which is what ``weights`` and ``corpora`` take at most."""
+
+
 def read_bytes(path: Path, limit: int = MAX_BYTES) -> bytes:
-    """Read a file whole, at most ``limit`` bytes.
+    """Read a regular file whole, at most ``limit`` bytes.
 
     Raises:
-        InputError: missing, a folder, no permission, too large.
+        InputError: missing, a folder, a pipe or device, no permission, too large.
     """
-    found = bytearray()
-    for block in _blocks(path):
-        found += block
-        if len(found) > limit:
-            raise InputError(f"more than the {limit:,} bytes allowed", where=str(path))
-    return bytes(found)
+    return b"".join(_blocks(path, limit))
 
 
-def hash_file(path: Path) -> str:
-    """Return the digest of a file of any size, ``sha256:<64 hex>``.
+def hash_file(path: Path, limit: int = MAX_BULK) -> str:
+    """Return the digest of a regular file of at most ``limit`` bytes, ``sha256:<64 hex>``.
 
     Raises:
-        InputError: missing, a folder, no permission.
+        InputError: missing, a folder, a pipe or device, no permission, too large.
     """
     hashed = hashlib.sha256()
-    for block in _blocks(path):
+    for block in _blocks(path, limit):
         hashed.update(block)
     return f"sha256:{hashed.hexdigest()}"
 
 
-def _blocks(path: Path) -> Iterator[bytes]:
+def _blocks(path: Path, limit: int) -> Iterator[bytes]:
+    _refuse_what_is_no_file(path)
+    with open_regular(path) as file:
+        size, seen = os.fstat(file.fileno()).st_size, 0
+        while max(size, seen) <= limit:  # refused before it is read, and again where it grows meanwhile
+            try:
+                block = file.read(1 << 20)
+            except OSError as error:
+                raise InputError(f"cannot be read: {reason(error)}", where=str(path)) from None
+            if not block:
+                return
+            seen += len(block)
+            yield block
+    raise InputError(f"more than the {limit:,} bytes allowed", where=str(path))
+
+
+def _refuse_what_is_no_file(path: Path) -> None:
+    """Say what is there instead of a regular file. Opening it checks again; this is for the words alone.
+
+    A pipe cannot be read a second time when the record is verified, and one without a writer never ends.
+    """
     try:
-        with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                yield block
+        mode = path.stat().st_mode
     except FileNotFoundError:
         raise InputError("there is no such file", where=str(path)) from None
-    except IsADirectoryError:
-        raise InputError("is a folder, not a file", where=str(path), hint="name the manifest in it") from None
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        raise InputError(f"cannot be read: {getattr(error, 'strerror', None) or error}", where=str(path)) from None
+    except (OSError, ValueError):  # opening it says why; ValueError: a NUL in the name
+        return
+    if stat.S_ISDIR(mode):
+        raise InputError("is a folder, not a file", where=str(path), hint="name the manifest in it")
+    if not stat.S_ISREG(mode):
+        raise InputError(
+            "is a pipe or a device, not a file",
+            where=str(path),
+            hint="'-' reads one manifest from standard input; write anything else to a file first",
+        )
 
 
 def load_manifest(given: ManifestInput) -> Manifest:
