@@ -10,7 +10,8 @@ from typing import Any
 
 from kvgate.gathering import gather
 from kvgate.inputs import ManifestInput, hash_file, load_evidence, load_manifest, load_pack, load_waivers
-from kvgate.rules.decide import VERDICTS, Case, Decision, Options, Strategy, Verdict, decide
+from kvgate.rules.case import VERDICTS, Case, Options, Strategy, Verdict
+from kvgate.rules.decide import Decision, decide
 from kvgate.rules.errors import UsageError
 from kvgate.rules.evidence import Evidence
 from kvgate.rules.manifest import Manifest

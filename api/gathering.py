@@ -45,7 +45,7 @@ def gather(old: Sequence[Manifest], new: Manifest, corpora: Sequence[Corpus], pr
         something to compare; what could not be compared is said in its coverage.
 
     Raises:
-        InputError: a sidecar that is missing, exchanged or contradicts its manifest.
+        InputError: a sidecar that is missing, exchanged, or contradicts its manifest or the other side's.
 
     """
     maps = {manifest.source: sidecar_path(manifest, "weights.checkpoint.map") for manifest in (*old, new)}
@@ -164,6 +164,14 @@ def _tokens(
         missing["diagnostic corpus"] = before if isinstance(before, str) else str(after)
     else:
         comparisons.append(_compared(before, after))
+        if not differ and comparisons[0].divergent and comparisons[0].same_renderer:
+            first = comparisons[0].divergent[0].id
+            raise InputError(
+                f"tokenizer.snapshot: the tokens of {first} are not those beside {old.source}, "
+                "although tokenizer, template, options and renderer are the same",
+                where=new.where("tokenizer.snapshot"),
+                hint="one of the snapshots was exchanged or edited; capture again",
+            )
     for corpus in corpora:
         rendered = [_rendered(side, corpus, progress) for side in (old, new)]
         failed = [item for item in rendered if isinstance(item, str)]

@@ -72,20 +72,21 @@ def settings_for(manifest: Manifest, derived: str | None, coverer: Coverer) -> t
     """Return the settings that put a derived id in force, best first; none where no profile names a knob."""
     if derived is None:
         return ()
-    located = _located(manifest.value("cache.location"), derived)
-    return tuple(
-        Setting(
-            knob.path,
-            derived if knob.path == "cache.namespace" else located,
-            tuple(line.replace("{namespace}", derived).replace("{located}", located) for line in knob.how),
-        )
-        for knob in coverer.knobs or ()
-    )
+    settings = []
+    for knob in coverer.knobs or ():
+        located = _located(manifest.value("cache.location"), derived, knob.schemes)
+        value = derived if knob.path == "cache.namespace" else located
+        how = tuple(line.replace("{namespace}", derived).replace("{located}", located) for line in knob.how)
+        settings.append(Setting(knob.path, value, how))
+    return tuple(settings)
 
 
-def _located(location: str | None, derived: str) -> str:
+def _located(location: str | None, derived: str, schemes: list[str]) -> str:
     """Return a location of its own for an id: beside that of an earlier id, never inside it."""
-    parts = (location or "<location>").rstrip("/").split("/")
+    scheme = location.partition("://")[0].lower() if location and "://" in location else ""
+    if not location or scheme not in schemes:
+        return f"<folder or bucket>/{derived}"
+    parts = location.rstrip("/").split("/")
     if _DERIVED.fullmatch(parts[-1]) and len(parts) > 1:
         parts.pop()
     return "/".join([*parts, derived])

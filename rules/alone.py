@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import cast, get_args
 
-from kvgate.rules.catalogue import dimension
+from kvgate.rules.catalogue import dimension, dimensions
 from kvgate.rules.change import UNVERIFIED, Change
 from kvgate.rules.manifest import Manifest
 from kvgate.rules.profile import Coverer, Feature
+from kvgate.rules.schema import Feature as Carried
 from kvgate.rules.values import UNKNOWN, Known
 
 _SEPARATING = ("separates", "token-ids")
@@ -51,6 +52,8 @@ def _features(new: Manifest, cover: Coverer) -> list[Change]:
     if not isinstance(features, Known):
         return [_change(new, "request_features", UNVERIFIED, "not known on the new side")]
     carried = {"lora" if feature == "lora_hot_load" else feature for feature in features.value or ()}
+    if any(entry.get("removed") is not True for entry in (new.value("adapters") or {}).values()):
+        carried.add("lora")  # adapters that are served are asked for
     return [
         change
         for feature in sorted(carried)
@@ -70,7 +73,29 @@ def _tenancy(new: Manifest, cover: Coverer) -> list[Change]:
         return [_change(new, "cache.tenancy", UNVERIFIED, "boundary and carrier are not both known")]
     if carrier is None:
         return [_change(new, "cache.tenancy", "fault", f"there is a {boundary} boundary and nothing carries it")]
+    if (why := _cannot_carry(new, cover, carrier)) is not None:
+        return [_change(new, "cache.tenancy", "fault", f"the {boundary} boundary is carried by {carrier}, {why}")]
     return _verdict(new, cover, "cache.tenancy", carrier, f"the {boundary} boundary is carried by {carrier}")
+
+
+def _cannot_carry(new: Manifest, cover: Coverer, carrier: str) -> str | None:
+    """Say why something cannot tell one tenant's requests from another's, or ``None``.
+
+    It must vary between requests and stand in every key of theirs: a media id is in the keys of media
+    only, a namespace or revision is one for the whole deployment.
+    """
+    features = new.get("request_features")
+    if carrier in get_args(Carried) and isinstance(features, Known) and carrier not in (features.value or ()):
+        return "which requests do not carry"
+    if cover.profile is None:
+        return None  # what its key holds is not known; that is said
+    if cover.profile.key_from_fields:
+        constant = carrier == "token_ids" or any(one.owns(carrier) or one.id == carrier for one in dimensions())
+        return "which is one and the same for all of them" if constant or carrier in ("namespace", "epoch") else None
+    cell = cover.request(cast("Feature", carrier))
+    if cell.key in _SEPARATING and cell.scope != "tenant":
+        return "which is not in the key of every request"
+    return None
 
 
 def _scales(new: Manifest, cover: Coverer) -> list[Change]:

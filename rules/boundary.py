@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -11,7 +12,6 @@ from kvgate.rules.change import UNCLASSIFIED, UNVERIFIED, Change, alike, same
 from kvgate.rules.compare.sides import Sides
 from kvgate.rules.evidence import Evidence
 from kvgate.rules.manifest import Manifest
-from kvgate.rules.namespace import derive
 from kvgate.rules.profile import Coverer, Knob
 from kvgate.rules.values import Known
 
@@ -70,7 +70,7 @@ def find_boundary(sides: Sides, inventory: list[Evidence]) -> Boundary:
         separators=tuple(_separators(sides)),
         knob=knob,
         why_knob=why,
-        target=target_shown(sides.new, new, inventory),
+        target=target_shown(sides.new, new, sides.derived, inventory),
         detached=new.absent,
         certain=certain,
         why_not=new.why
@@ -93,7 +93,8 @@ def met(change: Change, boundary: Boundary, sides: Sides) -> str | None:
     if about_the_target(change):
         return boundary.target if change.kind == "moved" else None
     if boundary.separators:
-        return f"{', '.join(boundary.separators)}: part of every key, and not the same on both sides"
+        parts = ", ".join(boundary.separators)
+        return f"{parts}: part of every key, and not the same on both sides (it speaks of the deployments given only)"
     cells = [cover.cell(change.dimension) for cover in (sides.old_cover, sides.new_cover)]
     if all(cell.key == "token-ids" for cell in cells) and _same_store(sides):
         return "it enters every key through the token hash: other tokens are other keys"
@@ -157,28 +158,45 @@ def _moved_knob(sides: Sides, inventory: list[Evidence]) -> tuple[Knob | None, s
     ]
     if not moved:
         return None, ""
-    derived = derive(sides.new).id
     for knob in moved:
-        if derived is not None and derived in sides.new.value(knob.path):
+        if holds(knob, sides.new.value(knob.path), sides.derived):
             return knob, f"{sides.new.value(knob.path)!r} holds the id derived from this identity"
     for item in inventory:
-        if shown := inventory_shows(item, derived):
+        if shown := inventory_shows(item, sides.derived):
             return moved[0], shown
     missing = (
         "no id can be derived while parts of the identity are unknown"
-        if derived is None
-        else f"that does not hold the derived id {derived}"
+        if sides.derived is None
+        else f"that does not hold the derived id {sides.derived}"
     )
     target = sides.new.value(moved[-1].path)
     return None, f"{moved[-1].path} moved to {target!r}, but {missing} and no inventory shows what lies there"
 
 
-def target_shown(new: Manifest, cover: Coverer, inventory: Iterable[Evidence]) -> str | None:
+_BEFORE, _AFTER = r"(?:[\w.:@-]*[.:@_-])?", r"(?:[.:@_-][\w.:@-]*)?"
+
+
+def holds(knob: Knob, value: object, derived: str | None) -> bool:
+    """Whether a knob's value is a name of its own for a derived id.
+
+    The id must be a component of the name, whole (``prod-ID`` and ``/kv/ID/a`` will do), with no ``..`` that
+    leads out of it and no query or fragment that nobody may read; and the scheme must be one whose path
+    names a place of its own: in ``redis://host/0/ID`` clients read database 0.
+    """
+    if derived is None or not isinstance(value, str):
+        return False
+    scheme, mark, rest = value.partition("://")
+    if not mark:
+        scheme, rest = "", value
+    parts = rest.split("/")
+    named = re.compile(_BEFORE + re.escape(derived) + _AFTER)
+    return scheme.lower() in knob.schemes and ".." not in parts and any(named.fullmatch(part) for part in parts)
+
+
+def target_shown(new: Manifest, cover: Coverer, derived: str | None, inventory: Iterable[Evidence]) -> str | None:
     """Say how the entries that a deployment will find are known to be its own or none; ``None`` where nothing says."""
-    derived = derive(new).id
     for knob in cover.knobs or ():
-        name = new.value(knob.path)
-        if derived is not None and isinstance(name, str) and derived in name:
+        if holds(knob, new.value(knob.path), derived):
             return f"{knob.path} holds the id derived from this identity"
     return next((shown for item in inventory if (shown := inventory_shows(item, derived))), None)
 

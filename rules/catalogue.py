@@ -25,6 +25,7 @@ Comparison = Literal[
     "features",
     "roles",
     "tenancy",
+    "connector_version",
     "mutable",
     "address",
     "connector",

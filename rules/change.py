@@ -27,6 +27,7 @@ class Change:
         old: the old side's field; ``Unknown`` for what only the new deployment has to answer for.
         new: the new side's field.
         scope: which entries it concerns: ``all``, ``adapter:NAME``, ``media``, ``tenant``.
+        lacks: the path whose value would settle it, where that is another than ``path``.
         detail: what was seen, one clause; empty where old and new say it all.
 
     """
@@ -38,6 +39,7 @@ class Change:
     new: Field
     scope: str = "all"
     detail: str = ""
+    lacks: str | None = None
 
     @property
     def unverified(self) -> bool:

@@ -13,6 +13,7 @@ from kvgate.rules.compare.address import compare_address, compare_connector
 from kvgate.rules.compare.maps import compare_args, compare_config
 from kvgate.rules.compare.plain import (
     compare_build,
+    compare_connector_version,
     compare_exact,
     compare_inert,
     compare_label,
@@ -42,6 +43,7 @@ _COMPARISONS: Mapping[Comparison, Callable[[Dimension, Sides], list[Change]]] = 
     "features": compare_features,
     "roles": compare_roles,
     "tenancy": compare_tenancy,
+    "connector_version": compare_connector_version,
     "mutable": compare_mutable,
     "address": compare_address,
     "connector": compare_connector,

@@ -107,9 +107,10 @@ class Evidence(DataModel):
 
     def supports(self, old: Manifest | None, new: Manifest) -> bool:
         """Whether it is proved and bound to exactly these deployments; else it counts as not run."""
-        return self.state == "proved" and self._bound(old, new)
+        return self.state == "proved" and self.bound(old, new)
 
-    def _bound(self, old: Manifest | None, new: Manifest) -> bool:
+    def bound(self, old: Manifest | None, new: Manifest) -> bool:
+        """Whether it is about exactly these deployments, in the sections that its kind names."""
         if (self.old is None) != (old is None) and self.kind != "inventory":
             return False
         if self.old is not None and old is not None and not _binds(self.kind, self.old, old):

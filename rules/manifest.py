@@ -11,7 +11,9 @@ from typing import Any, cast
 from pydantic import BaseModel, ValidationError
 
 from kvgate.rules.canonical import canonical, canonical_json, sha256
+from kvgate.rules.credentials import refuse_credentials
 from kvgate.rules.document import parse_document
+from kvgate.rules.dtypes import canonical_dtype
 from kvgate.rules.errors import InputError
 from kvgate.rules.schema import SCHEMA_ID, ManifestModel
 from kvgate.rules.values import UNKNOWN, Basis, Field, Known
@@ -20,10 +22,12 @@ from kvgate.rules.values import UNKNOWN, Basis, Field, Known
 # (DeepDiff reports a prepended list entry as a change of every entry after it).
 _KEYED_LISTS = {"adapters": "name", "roles": "name", "weights.served": "rank"}
 _QUOTED = 200  # characters of a path, which a hostile manifest can make very long
+_DTYPES = ("precision.compute", "precision.kv_cache")
 _SETS = ("request_features", "cache.key_fields", "chat_template.reads")
-# User information of a URL, which may be a bare token, and what is handed over in a query. One pass over the text:
-# an input chooses what is searched.
-_CREDENTIALS = re.compile(r"://[^/@\s]*@|//[^/@\s:]*:[^/@\s]*@|[?&](password|token|secret|api_?key)=", re.IGNORECASE)
+# Where "pad_token" is a word of the vocabulary, and where keys are names of files and inputs.
+_VOCABULARY = ("model.config", "tokenizer.special_tokens", "tokenizer.options")
+_NAMES = ("weights.hub.files", "tokenizer.files", "inputs.tool_schemas", "inputs.document_sets",
+          "inputs.system_prompts", "provenance")  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,6 +165,8 @@ def _validated(document: Any, source: str, content: str, lines: Mapping[tuple[st
             where=source,
             hint=f"a manifest starts with 'schema: {SCHEMA_ID}'",
         )
+    # First of all: what is wrong otherwise is said with words of the document.
+    refuse_credentials(document, source, lines, vocabulary=_VOCABULARY, names=_NAMES)
     if document.get("schema") != SCHEMA_ID:
         found = repr(document["schema"])[:80] if "schema" in document else "nothing"
         raise InputError(
@@ -222,12 +228,6 @@ def _refuse_contradictions(manifest: Manifest) -> None:
             leaf == path or leaf.startswith(f"{path}.") or path.startswith(f"{leaf}.") for leaf in schema_leaves()
         ):
             raise InputError(f"provenance: {path!r} is not a manifest path", where=manifest.where("provenance"))
-    if (found := _with_credentials(manifest.data, ())) is not None:
-        raise InputError(
-            f"{'.'.join(found)[:_QUOTED]} holds credentials",
-            where=_at(manifest.source, manifest.lines, found),
-            hint="leave user, password and tokens out; kvgate never needs them",
-        )
     leaves = set(schema_leaves())
     for role in manifest.data.get("roles") or ():
         for path in role["set"]:
@@ -236,23 +236,6 @@ def _refuse_contradictions(manifest: Manifest) -> None:
                     f"roles: {role['name']!r} sets {path!r}, which is not a manifest path",
                     where=manifest.where("roles"),
                 )
-
-
-def _with_credentials(value: Any, path: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Return the path of the first text that holds credentials; not of a key, which an error would print."""
-    if isinstance(value, str):
-        return path if _CREDENTIALS.search(value) else None
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            if _CREDENTIALS.search(key):
-                return path
-            if (found := _with_credentials(item, (*path, key))) is not None:
-                return found
-    elif isinstance(value, (list, tuple)):
-        for number, item in enumerate(value):
-            if (found := _with_credentials(item, (*path, str(number)))) is not None:
-                return found
-    return None
 
 
 def _walk(data: Mapping[str, Any], path: str) -> Any:
@@ -267,6 +250,8 @@ def _walk(data: Mapping[str, Any], path: str) -> Any:
 def _keyed(value: Any, path: str) -> Any:
     if isinstance(value, Mapping):
         return {key: _keyed(item, f"{path}.{key}" if path else key) for key, item in value.items()}
+    if isinstance(value, str) and path in _DTYPES:
+        return canonical_dtype(value)
     if isinstance(value, list):
         if path in _SETS:
             return sorted(set(value))

@@ -34,6 +34,7 @@ KINDS: Mapping[Comparison, tuple[str, ...]] = {
     "roles": ("differs", "fault", "unverified"),
     "tenancy": ("narrowed", "widened", "carrier", "fault", "unverified"),
     "mutable": ("was-mutable", "now-mutable", "fault", "unverified"),
+    "connector_version": ("differs", "unverified"),
     "address": ("moved", "inert", "unverified"),
     "connector": ("moved", "detached", "first", "producer", "producer-unverified", "unverified"),
     "inert": ("differs",),

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from kvgate.rules import dtypes
 from kvgate.rules.catalogue import dimension, dimensions
 from kvgate.rules.change import UNCLASSIFIED
 from kvgate.rules.manifest import Manifest, schema_leaves
@@ -19,19 +20,6 @@ from kvgate.rules.values import Field as ManifestField
 Coverage = Literal["separates", "token-ids", "rejects", "no", "unknown"]
 Feature = Literal["lora", "cache_salt", "multimodal", "prompt_embeds", "template_kwargs", "kv_scales", "weights"]
 Form = Literal["verbatim", "last-component", "world-size", "world-size-unless-mla", "torch-storage-dtype"]
-
-# torch stores every 8-bit and 4-bit KV format of vLLM as uint8 (vllm 0.33.0, utils/torch_utils.py:40-66).
-_TORCH_STORAGE = {
-    "fp8": "uint8",
-    "fp8_e4m3": "uint8",
-    "fp8_e5m2": "uint8",
-    "nvfp4": "uint8",
-    "fp8_ds_mla": "uint8",
-    "fp8_inc": "uint8",
-    "int8": "int8",
-    "half": "float16",
-    "float": "float32",
-}
 
 
 class Cell(DataModel):
@@ -54,12 +42,14 @@ class Cell(DataModel):
 class Knob(DataModel):
     """A setting that puts entries in a name space of their own, the manifest path that holds it, and how to set it.
 
-    ``when_key_has``: for an own store, only where its key holds this field.
+    ``when_key_has``: for an own store, only where its key holds this field. ``schemes``: the URL schemes (the
+    empty one: a plain path or name) whose path is a place of its own.
     """
 
     path: Literal["cache.namespace", "cache.location"]
     how: list[str]
     when_key_has: str | None = None
+    schemes: list[str] = Field(default_factory=lambda: ["", "file", "fs", "s3", "gs"])
 
 
 class Clearing(DataModel):
@@ -195,7 +185,11 @@ class Coverer:
         """Return the value at ``path`` in the form in which it enters the key; unknown where that is not known."""
         form = self.cell(dimension_id).form
         field = self.manifest.get(path)
-        if form == "verbatim" or not isinstance(field, Known):
+        if not isinstance(field, Known):
+            return field
+        if dimension_id in ("precision.compute", "precision.kv_cache") and field.value not in dtypes.KNOWN:
+            return UNKNOWN  # it may be another format's second name
+        if form == "verbatim":
             return field
         if form == "world-size":
             return self._world_size()
@@ -206,7 +200,7 @@ class Coverer:
             return field
         if form == "last-component":
             return Known(field.value.rstrip("/").rpartition("/")[2])
-        return Known(_TORCH_STORAGE.get(field.value, field.value))
+        return Known(dtypes.torch_storage(field.value))
 
     def _world_size(self) -> ManifestField:
         tensor, pipeline = (self.manifest.get(f"parallelism.{name}") for name in ("tensor", "pipeline"))
@@ -301,11 +295,15 @@ def cover(manifest: Manifest, profiles: Mapping[str, Profile] | None = None) -> 
 
 
 def version_in(version: Any, wanted: str) -> bool:
-    """Whether a version lies in a PEP 440 range; ``False`` for anything that is no version."""
+    """Whether a released version lies in a PEP 440 range; ``False`` for anything else.
+
+    A pre-release, a development version or a local build (``0.33.0+fork``) is not what was read.
+    """
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
-    from packaging.version import InvalidVersion
+    from packaging.version import InvalidVersion, Version
 
     try:
-        return SpecifierSet(wanted).contains(str(version), prereleases=True)
+        found = Version(str(version))
+        return not found.is_prerelease and found.local is None and found in SpecifierSet(wanted)
     except (InvalidVersion, InvalidSpecifier):
         return False

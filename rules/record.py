@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvgate.rules.action import action_for
-from kvgate.rules.boundary import Boundary
 from kvgate.rules.canonical import canonical_json, digest
 from kvgate.rules.decide import Decision
 from kvgate.rules.diff import changed_leaves
+from kvgate.rules.find import Between
 from kvgate.rules.finding import side_as_data
 from kvgate.rules.manifest import Manifest
 from kvgate.rules.privacy import redacted
@@ -71,7 +71,7 @@ def record_of(decision: Decision, tool_version: str, sources: Sources | None = N
             },
             "changes": [change for index, old in enumerate(case.old) for change in _changes(index, old, case.new)],
             "findings": [finding.as_data() for finding in decision.findings],
-            "boundary": [_boundary(index, one, decision) for index, one in enumerate(decision.boundaries)],
+            "boundary": [_boundary(one, decision.case.old[one.baseline]) for one in decision.boundaries],
             "tokens": [item.figures for item in case.evidence if item.kind == "token-identity"],
             "evidence": [{"digest": item.digest, **redacted(item).as_data()} for item in case.evidence],
             "waivers": {
@@ -140,11 +140,11 @@ def _leaf(manifest: Manifest, path: str) -> ManifestField:
     return Known(value, manifest.basis(path))
 
 
-def _boundary(index: int, boundary: Boundary, decision: Decision) -> dict[str, Any]:
-    case = decision.case
-    old = case.old[index]
+def _boundary(between: Between, old: Manifest) -> dict[str, Any]:
+    boundary = between.boundary
     return {
-        "baseline": index,
+        "baseline": between.baseline,
+        "pool": between.pool,
         "old": {
             "connector": side_as_data(old.get("cache.connector")),
             "location": side_as_data(old.get("cache.location")),

@@ -19,6 +19,7 @@ class Waiver(DataModel):
 
     rule: str
     dimension: str
+    path: str | None = Field(default=None, description="the manifest path; needed where values alone fit several")
     old: JsonValue
     new: JsonValue
     reason: str = Field(min_length=1)
@@ -37,11 +38,10 @@ class Waiver(DataModel):
             raise ValueError(f"{value[:40]!r} is not a date (YYYY-MM-DD)")
         return value
 
-    def covers(self, rule: str, dimension: str, old: object, new: object) -> bool:
-        """Whether it was written for this rule, dimension and these very values."""
-        return (self.rule, self.dimension) == (rule, dimension) and (
-            alike(canonical(self.old), old) and alike(canonical(self.new), new)
-        )
+    def covers(self, rule: str, dimension: str, path: str, old: object, new: object) -> bool:
+        """Whether it was written for this rule, dimension, path (where it names one) and these very values."""
+        named = (self.rule, self.dimension, self.path or path)
+        return named == (rule, dimension, path) and alike(canonical(self.old), old) and alike(canonical(self.new), new)
 
     def expired(self, as_of: str) -> bool:
         """Whether its last day lies before ``as_of`` (ISO date)."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from kvgate.rules.catalogue import Dimension
 from kvgate.rules.change import Change, same
-from kvgate.rules.compare.plain import unset_both
 from kvgate.rules.compare.sides import Sides
 
 
@@ -33,13 +32,7 @@ def compare_address(dimension: Dimension, sides: Sides) -> list[Change]:
         elif sides.same(path) is False:
             changes.append(sides.change(dimension, "inert", path, detail="enters the key in the same form"))
         elif sides.both_null(path) and not sides.defaults_known_equal(dimension):
-            changes.append(
-                sides.unverified(
-                    dimension,
-                    path,
-                    unset_both(dimension),
-                )
-            )
+            changes.append(sides.default_unverified(dimension, path))
     return changes
 
 

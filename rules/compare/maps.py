@@ -52,6 +52,8 @@ def compare_config(dimension: Dimension, sides: Sides) -> list[Change]:
     path = dimension.paths[0]
     if sides.same(path) is None:
         return [sides.unverified(dimension, path, sides.unknown_sides(path))]
+    if not sides.old.value(path) or not sides.new.value(path):
+        return [sides.unverified(dimension, path, "an empty config says nothing of the model")]
     old, new = (normal_config(side.value(path)) for side in (sides.old, sides.new))
     rope_fixed = _length_limit_is_inert(old) and _length_limit_is_inert(new)
     changes = []
@@ -114,16 +116,23 @@ def normal_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _normal_rope(config: dict[str, Any]) -> dict[str, Any]:
-    scaling, theta = config.get("rope_scaling"), config.pop("rope_theta", _MISSING)
+    """Put RoPE's old fields into ``rope_parameters``, where that says nothing yet.
+
+    Where both stand, which of them counts depends on the library, so every one of them stays and counts.
+    """
     rope = config.get("rope_parameters")
-    if scaling is None or isinstance(scaling, Mapping):
-        config.pop("rope_scaling", None)
-    if isinstance(scaling, Mapping):
-        rope = {**(rope if isinstance(rope, Mapping) else {}), **scaling}
-    if theta is not _MISSING:
-        rope = {"rope_theta": theta, **(rope if isinstance(rope, Mapping) else {})}
+    if not isinstance(rope, Mapping):
+        scaling = config.get("rope_scaling")
+        if scaling is None or isinstance(scaling, Mapping):
+            old = {name: config.pop(name) for name in ("rope_theta",) if name in config}
+            config.pop("rope_scaling", None)
+            rope = {**old, **(scaling or {})} or rope
+    elif config.get("rope_scaling", _MISSING) is None:
+        del config["rope_scaling"]
     if isinstance(rope, Mapping):
         rope = dict(rope)
+        if config.get("rope_theta", _MISSING) == rope.get("rope_theta", _MISSING):
+            config.pop("rope_theta", None)
         if "type" in rope:
             rope.setdefault("rope_type", rope["type"])
             del rope["type"]

@@ -19,17 +19,10 @@ def compare_exact(dimension: Dimension, sides: Sides) -> list[Change]:
             case False:
                 changes.append(sides.change(dimension, "differs", path))
             case True if sides.both_null(path) and not sides.defaults_known_equal(dimension):
-                changes.append(sides.unverified(dimension, path, unset_both(dimension)))
+                changes.append(sides.default_unverified(dimension, path))
             case True:
                 pass
     return changes
-
-
-def unset_both(dimension: Dimension) -> str:
-    """Say that a default is compared to a default, and that nothing shows them to be the same."""
-    return (
-        f"unset on both sides, and what sets the default is not known to be equal ({', '.join(dimension.default_of)})"
-    )
 
 
 def compare_roles(dimension: Dimension, sides: Sides) -> list[Change]:
@@ -106,6 +99,25 @@ def compare_build(dimension: Dimension, sides: Sides) -> list[Change]:
             )
         ]
     return []
+
+
+def compare_connector_version(dimension: Dimension, sides: Sides) -> list[Change]:
+    """The connector's version (kinds: ``differs``, ``unverified``).
+
+    Where it is left to what is installed (both ``null``), the same packages or the same image hold the same
+    connector, and a connector that is part of its engine has the engine's version.
+    """
+    path = dimension.paths[0]
+    if not sides.same(path) or not sides.both_null(path):
+        return compare_exact(dimension, sides)
+    profiles = {
+        cover.profile.versions.path
+        for cover in (sides.old_cover, sides.new_cover)
+        if cover.profile and cover.profile.versions
+    }
+    part_of_the_engine = profiles == {"engine.version"} and sides.same("engine.version") is True
+    installed = any(sides.same(one) is True and not sides.both_null(one) for one in ("engine.packages", "engine.image"))
+    return [] if part_of_the_engine or installed else [sides.default_unverified(dimension, path)]
 
 
 def compare_max_model_len(dimension: Dimension, sides: Sides) -> list[Change]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvgate.rules.catalogue import Dimension
 from kvgate.rules.change import UNVERIFIED, Change, same
@@ -13,12 +13,16 @@ from kvgate.rules.values import Known
 
 @dataclass(frozen=True)
 class Sides:
-    """An old and a new deployment, each with what its connector's key covers."""
+    """An old and a new deployment, each with what its connector's key covers.
+
+    ``derived``: the namespace id of the whole new deployment, ``None`` where none can be derived.
+    """
 
     old: Manifest
     new: Manifest
     old_cover: Coverer
     new_cover: Coverer
+    derived: str | None = None
 
     def same(self, path: str) -> bool | None:
         """Whether both sides hold the same at ``path``; ``None`` where either is unknown."""
@@ -42,9 +46,16 @@ class Sides:
         """Make a change of the fields at ``path``."""
         return Change(dimension.id, kind, path, self.old.get(path), self.new.get(path), scope, detail)
 
-    def unverified(self, dimension: Dimension, path: str, detail: str, *, scope: str = "all") -> Change:
+    def unverified(self, dimension: Dimension, path: str, detail: str) -> Change:
         """Make the change that says that ``path`` could not be compared."""
-        return self.change(dimension, UNVERIFIED, path, scope=scope, detail=detail)
+        return self.change(dimension, UNVERIFIED, path, detail=detail)
+
+    def default_unverified(self, dimension: Dimension, path: str) -> Change:
+        """Make the change that says that two defaults were compared, and what would show them to be the same."""
+        lacking = [anchor for anchor in dimension.default_of if self.same(anchor) is not True]
+        detail = f"unset on both sides, and what sets the default is not known to be equal ({', '.join(lacking)})"
+        unknown = next((anchor for anchor in lacking if self.same(anchor) is None), None)
+        return replace(self.unverified(dimension, path, detail), lacks=unknown)
 
     def unknown_sides(self, path: str) -> str:
         """Say on which side ``path`` is not known."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from kvgate.rules.decide import Case, Options, decide
+from kvgate.rules.case import Case, Options
+from kvgate.rules.decide import decide
 from kvgate.rules.evidence import Coverage, Evidence, subject_of
 from kvgate.rules.manifest import Manifest, manifest_from
 from kvgate.rules.pack import shipped_pack

@@ -18,7 +18,8 @@ from kvgate.cli.formats.markdown import block, code, escaped, render_markdown
 from kvgate.cli.formats.page import Page
 from kvgate.cli.formats.text import render_text
 from kvgate.cli.plain import visible, visible_json
-from kvgate.rules.decide import Case, decide
+from kvgate.rules.case import Case
+from kvgate.rules.decide import decide
 from kvgate.rules.errors import InputError
 from kvgate.rules.evidence import Coverage, Evidence, subject_of
 from kvgate.rules.manifest import Manifest

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kvgate.rules.decide import Case, Decision, Options, decide
+from kvgate.rules.case import Case, Options
+from kvgate.rules.decide import Decision, decide
 from kvgate.rules.evidence import Evidence, Kind, State, subject_of
 from kvgate.rules.finding import Finding
 from kvgate.rules.manifest import Manifest

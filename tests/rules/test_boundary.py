@@ -37,13 +37,34 @@ def opened(decision: Decision) -> set[str]:
 # ---- names ----
 
 
-@pytest.mark.parametrize("text", ["{}", "prod-{}", "{}/a", "x{}y"])
+@pytest.mark.parametrize("text", ["{}", "prod-{}", "{}/a", "/kv/{}", "prod.{}@eu"])
 def test_a_namespace_that_holds_the_derived_id_is_safe(text: str) -> None:
     decision = decided({}, named(WEIGHTS, text))
     assert (decision.verdict, decision.exit_code) == (NAMESPACE, 0)
-    knob = decision.boundaries[0].knob
+    knob = decision.boundaries[0].boundary.knob
     assert knob is not None
     assert knob.path == "cache.namespace"
+
+
+@pytest.mark.parametrize("text", ["x{}y", "/kv/{}/../old", "old#{}", "old?x={}", "redis://c:6379/0/{}"])
+def test_a_namespace_that_only_mentions_the_derived_id_is_not(text: str) -> None:
+    assert decided({}, named(WEIGHTS, text)).exit_code == 10
+
+
+@pytest.mark.parametrize("location", ["redis://c:6379/0/{}", "rediss://c:6379/{}", "valkey://c/{}", "lm://c:9/{}"])
+def test_a_location_whose_clients_ignore_the_path_is_no_name_of_its_own(location: str) -> None:
+    identifier = derive(clean(WEIGHTS)).id
+    assert identifier is not None
+    decision = decided({}, {**WEIGHTS, "cache.location": location.format(identifier)})
+    assert decision.exit_code == 10
+    assert not any("redis" in one.value for one in action_for(decision).settings)
+
+
+@pytest.mark.parametrize("location", ["/kv/{}", "file:///kv/{}", "s3://bucket/{}/", "fs://host/kv/{}"])
+def test_a_location_of_its_own_is_safe(location: str) -> None:
+    identifier = derive(clean(WEIGHTS)).id
+    assert identifier is not None
+    assert decided({}, {**WEIGHTS, "cache.location": location.format(identifier)}).exit_code == 0
 
 
 def test_the_derived_id_of_another_identity_is_a_hand_typed_name() -> None:
@@ -56,7 +77,7 @@ def test_a_name_that_both_sides_use_separates_nothing() -> None:
     """Whoever put the new id there, the old deployment wrote under it."""
     new = named(WEIGHTS)
     decision = decided({"cache.namespace": new["cache.namespace"]}, new)
-    assert (decision.boundaries[0].knob, decision.exit_code) == (None, 10)
+    assert (decision.boundaries[0].boundary.knob, decision.exit_code) == (None, 10)
 
 
 def test_an_unknown_or_unset_name_is_no_boundary() -> None:
@@ -72,7 +93,7 @@ def test_a_name_counts_for_nothing_while_the_identity_is_not_complete() -> None:
     decision = decided({}, new)
     assert decision.derived.id is None
     assert decision.exit_code == 10
-    assert "no id can be derived" in decision.boundaries[0].why_knob
+    assert "no id can be derived" in decision.boundaries[0].boundary.why_knob
     assert action_for(decision).settings == ()
 
 
@@ -124,14 +145,14 @@ def test_a_name_that_stays_does_not_settle_what_differs() -> None:
 
 def test_what_the_key_holds_separates_every_other_change_too() -> None:
     decision = decided(OFFLOAD, {**OFFLOAD, **WEIGHTS, "precision.kv_cache": "fp8_e4m3"})
-    assert decision.boundaries[0].separators == ("precision.kv_cache",)
+    assert decision.boundaries[0].boundary.separators == ("precision.kv_cache",)
     assert (decision.verdict, decision.exit_code) == (NAMESPACE, 0)
 
 
 def test_what_only_some_entries_carry_separates_nothing() -> None:
     adapters = [{"name": "a", "digest": digest("1")}]
     decision = decided(OFFLOAD, {**OFFLOAD, **WEIGHTS, "adapters": adapters})
-    assert (decision.boundaries[0].separators, decision.exit_code) == ((), 10)
+    assert (decision.boundaries[0].boundary.separators, decision.exit_code) == ((), 10)
 
 
 def test_other_tokens_separate_only_what_they_are_about() -> None:
@@ -143,7 +164,7 @@ def test_other_tokens_separate_only_what_they_are_about() -> None:
 def test_a_value_that_is_unset_or_unknown_is_not_known_to_separate() -> None:
     for value in (None, FORGET):
         decision = decided({**OFFLOAD, "engine.block_size": value}, {**OFFLOAD, **WEIGHTS})
-        assert decision.boundaries[0].separators == ()
+        assert decision.boundaries[0].boundary.separators == ()
         assert not decision.accepted
 
 

@@ -167,12 +167,13 @@ def test_every_field_that_differs_is_a_finding_of_its_own() -> None:
     ]
 
 
-def test_a_missing_config_is_unverified_and_an_empty_one_is_not() -> None:
+def test_a_missing_config_is_unverified_and_so_is_an_empty_one() -> None:
     assert kinds(decided(config(), {"model.config": FORGET})) == [
         ("model.config", "unverified"),
     ]
     assert decided({"model.config": FORGET}, {"model.config": FORGET}).exit_code == 11
-    assert decided(config(), {"model.config": {}}).exit_code == 10
+    assert decided(config(), {"model.config": {}}).exit_code == 11
+    assert decided({"model.config": {}}, {"model.config": {}}).exit_code == 11
 
 
 # ---- length limits ----

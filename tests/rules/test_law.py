@@ -19,16 +19,18 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from kvgate.rules import change as change_module
-from kvgate.rules import decide as decide_module
 from kvgate.rules import diff as diff_module
+from kvgate.rules import settling as settling_module
+from kvgate.rules.case import Case, Options
 from kvgate.rules.catalogue import dimensions
-from kvgate.rules.decide import Case, Options, find, settle
 from kvgate.rules.errors import InputError
 from kvgate.rules.evidence import Evidence, Kind, State, subject_of
+from kvgate.rules.find import find
 from kvgate.rules.manifest import Manifest, manifest_from, schema_leaves
 from kvgate.rules.pack import shipped_pack
 from kvgate.rules.profile import shipped_profiles
 from kvgate.rules.schema import ManifestModel
+from kvgate.rules.settling import settle
 from kvgate.rules.waivers import Waiver
 from tests.rules.clean import FORGET, clean, data, digest
 
@@ -498,10 +500,10 @@ def test_catches_a_refutation_that_an_edited_label_sheds(monkeypatch: pytest.Mon
 
 
 def test_catches_a_waiver_that_covers_what_is_unverified(monkeypatch: pytest.MonkeyPatch) -> None:
-    careful, covers = decide_module._may_be_waived, decide_module._covers
-    monkeypatch.setattr(decide_module, "_may_be_waived", lambda finding: finding.unverified or careful(finding))
+    careful, covers = settling_module._may_be_waived, settling_module._covers
+    monkeypatch.setattr(settling_module, "_may_be_waived", lambda finding: finding.unverified or careful(finding))
     monkeypatch.setattr(
-        decide_module,
+        settling_module,
         "_covers",
         lambda waiver, finding: (
             covers(waiver, finding)

@@ -136,7 +136,8 @@ def test_the_same_decision_gives_the_same_bytes() -> None:
 
 SCRIPT = """
 import json, sys
-from kvgate.rules.decide import Case, Options, decide
+from kvgate.rules.case import Case, Options
+from kvgate.rules.decide import decide
 from kvgate.rules.evidence import Evidence, subject_of
 from kvgate.rules.manifest import manifest_from
 from kvgate.rules.pack import shipped_pack

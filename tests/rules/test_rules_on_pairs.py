@@ -13,9 +13,9 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from kvgate.rules import diff as diff_module
+from kvgate.rules.case import VERDICTS
 from kvgate.rules.catalogue import dimensions
 from kvgate.rules.change import UNVERIFIED
-from kvgate.rules.decide import VERDICTS
 from kvgate.rules.evidence import Kind
 from kvgate.rules.pack import KINDS, shipped_pack
 from tests.rules.clean import FORGET, clean, digest
@@ -221,7 +221,7 @@ PAIRS = [
         shared={**OFFLOAD, **HOT},
         old={"adapters": [BILLING]},
     ),
-    pair("adapters: added", {"adapters": [BILLING]}, NAMESPACE, 10),
+    pair("adapters: added", {"adapters": [BILLING]}, NAMESPACE, 30),
     pair("adapters: added", {"adapters": [BILLING]}, REUSE, 0, shared=OFFLOAD, name="the key holds the adapter"),
     pair("adapters: removed", {}, NAMESPACE, 10, old={"adapters": [BILLING]}),
     pair(
@@ -385,11 +385,15 @@ PAIRS = [
     ),
     pair(
         "cache.tenancy: carrier",
-        {"cache.tenancy": {"boundary": "tenant", "carried_by": "template_kwargs"}},
+        {"cache.tenancy": {"boundary": "tenant", "carried_by": "customer"}},
         NAMESPACE,
         10,
-        shared=SALTED,
-        old={"cache.tenancy": TENANT},
+        shared={
+            "cache.connector": "own-store",
+            "cache.version": None,
+            "cache.key_fields": ["token_ids", "account", "customer"],
+        },
+        old={"cache.tenancy": {"boundary": "tenant", "carried_by": "account"}},
     ),
     pair("cache.tenancy: fault", {}, CLEAR, 30, shared={"cache.tenancy": {"boundary": "tenant", "carried_by": None}}),
     pair("cache.tenancy: unverified", {"cache.tenancy": FORGET}, NAMESPACE, 11),

@@ -1,0 +1,325 @@
+"""Finding: everything that demands something, or that a reader must see, before anybody declares or accepts."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kvgate.rules.alone import judge_alone
+from kvgate.rules.boundary import Boundary, about_the_target, find_boundary, keys_answer, met, target_shown
+from kvgate.rules.case import Case
+from kvgate.rules.catalogue import dimension, dimension_of
+from kvgate.rules.change import UNCLASSIFIED, UNVERIFIED, Change
+from kvgate.rules.compare.plain import compare_roles
+from kvgate.rules.compare.sides import Sides
+from kvgate.rules.diff import compare
+from kvgate.rules.discharge import TOKEN_DIMENSIONS, discharge, tokens_proved
+from kvgate.rules.evidence import Evidence, superseded
+from kvgate.rules.finding import Finding
+from kvgate.rules.manifest import Manifest
+from kvgate.rules.namespace import Derived, derive
+from kvgate.rules.pack import Discharge, Obligation, Rule
+from kvgate.rules.pools import Pool, facing, pools
+from kvgate.rules.privacy import redacted
+from kvgate.rules.profile import Coverer, cover
+from kvgate.rules.settling import waive
+from kvgate.rules.values import UNKNOWN, Known
+from kvgate.rules.waivers import Waiver
+
+
+@dataclass(frozen=True)
+class Between:
+    """The boundary between one old deployment and the new one, or between one pool of each.
+
+    Attributes:
+        baseline: index of the old deployment.
+        pool: which pools, where there are several; else ``None``.
+        boundary: what keeps them apart.
+    """
+
+    baseline: int
+    pool: str | None
+    boundary: Boundary
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a case holds before anybody declares or accepts anything."""
+
+    findings: tuple[Finding, ...]
+    boundaries: tuple[Between, ...]
+    cover: Coverer
+    derived: Derived
+    unused_waivers: tuple[tuple[Waiver, str], ...]
+
+
+def find(case: Case) -> Found:
+    """Judge the new deployment alone, then against every old one, pool by pool.
+
+    Raises:
+        InputError: where manifests contradict each other.
+    """
+    derived = derive(case.new)
+    news = pools(case.new)
+    findings: list[Finding] = []
+    for pool in news:
+        findings += _new(findings, [_in_pool(found, pool.name) for found in _alone(case, pool.manifest)])
+    findings += _new(findings, _pools(case, news))
+    boundaries: list[Between] = []
+    for index, old in enumerate(case.old):
+        for mine, other in facing(pools(old), news):
+            found, boundary = _pair(case, _sides(case, mine.manifest, other.manifest, derived), index)
+            name = None if mine.name == other.name is None else f"{mine.name or 'old'} -> {other.name or 'new'}"
+            boundaries.append(Between(index, name, boundary))
+            findings += _new(findings, [_in_pool(one, name) for one in found])
+        findings += _new(findings, _pools_changed(case, old, index, derived))
+    new_cover = cover(case.new, case.profiles)
+    if not case.old:
+        findings += _first(case, news, derived)
+    waived, unused = waive(findings, case)
+    return Found(tuple(waived), tuple(boundaries), new_cover, derived, tuple(unused))
+
+
+def _new(known: Sequence[Finding], found: Sequence[Finding]) -> list[Finding]:
+    """Return the findings that do not stand there already: pools share what they do not differ in."""
+    shown = [_without_pool(one) for one in known]
+    return [one for one in found if _without_pool(one) not in shown]
+
+
+_POOL = "pool "
+
+
+def _in_pool(finding: Finding, pool: str | None) -> Finding:
+    if pool is None:
+        return finding
+    detail = f"{_POOL}{pool}: {finding.change.detail}".rstrip(": ")
+    return replace(finding, change=replace(finding.change, detail=detail))
+
+
+def _without_pool(finding: Finding) -> Finding:
+    detail = finding.change.detail
+    if detail.startswith(_POOL):
+        detail = detail.partition(": ")[2]
+    return replace(finding, change=replace(finding.change, detail=detail))
+
+
+def _sides(case: Case, old: Manifest, new: Manifest, derived: Derived) -> Sides:
+    return Sides(old, new, cover(old, case.profiles), cover(new, case.profiles), derived.id)
+
+
+def _alone(case: Case, new: Manifest) -> list[Finding]:
+    coverer = cover(new, case.profiles)
+    return [
+        replace(
+            _finding(case.pack.rule_for(change.dimension, change.kind), change, None),
+            keys_separate="unknown" if coverer.profile is None else "no",
+        )
+        for change in judge_alone(new, coverer)
+    ]
+
+
+def _pools(case: Case, news: Sequence[Pool]) -> list[Finding]:
+    """Judge the pools of the new deployment against each other: they share the store while they run."""
+    rule, unknown = (case.pack.rule_for("roles", kind) for kind in ("fault", UNVERIFIED))
+    own = case.new.get("roles")
+    findings = []
+    for first, second in itertools.combinations(news, 2):
+        sides = _sides(case, first.manifest, second.manifest, Derived(None, ()))
+        overridden = {*first.overrides, *second.overrides}
+        for finding in _pair(case, sides, None)[0]:
+            path = finding.change.path
+            if finding.unverified:
+                # What is unknown of the whole deployment is said once, where it is judged alone.
+                if path in overridden:
+                    detail = f"{first.name} and {second.name} differ in {path}, which is not known of both"
+                    change = Change("roles", UNVERIFIED, "roles", UNKNOWN, own, detail=detail)
+                    findings.append(_finding(unknown, change, None))
+            elif finding.open and not _about_the_store(finding):
+                detail = f"{first.name} and {second.name} differ in {path} and share keys"
+                fault = _finding(rule, Change("roles", "fault", "roles", UNKNOWN, own, detail=detail), None)
+                findings.append(replace(fault, keys_separate=finding.keys_separate))
+    return findings
+
+
+def _about_the_store(finding: Finding) -> bool:
+    """Whether a finding is about what lies in the store; pools that are filed apart share nothing."""
+    return finding.adverse or finding.change.kind == "producer" or about_the_target(finding.change)
+
+
+def _pools_changed(case: Case, old: Manifest, index: int, derived: Derived) -> list[Finding]:
+    """Compare the lists of pools themselves; what each pool is, is compared pool by pool."""
+    sides = _sides(case, old, case.new, derived)
+    boundary = find_boundary(sides, [])
+    return [
+        _met_by(_finding(case.pack.rule_for(change.dimension, change.kind), change, index), boundary, sides)
+        for change in compare_roles(dimension("roles"), sides)
+    ]
+
+
+def _first(case: Case, news: Sequence[Pool], derived: Derived) -> list[Finding]:
+    path = "cache.connector"
+    inventory = [item for item in case.evidence if item.kind == "inventory"]
+    shown = [item for item in inventory if item.supports(None, case.new)]
+    answered = superseded(list(case.evidence), None, case.new)
+    refuted = any(item.digest not in answered and item.speaks_against(None, case.new) for item in inventory)
+    findings: list[Finding] = []
+    for pool in news:
+        coverer = cover(pool.manifest, case.profiles)
+        if coverer.absent:
+            continue
+        change = Change(path, "first", path, UNKNOWN, pool.manifest.get(path), "all", "no old deployment was given")
+        finding = replace(_finding(case.pack.rule_for(path, "first"), change, None), unverified=True)
+        how = None if refuted else target_shown(pool.manifest, coverer, derived.id, shown)
+        one = _in_pool(replace(finding, met={"separate": how} if how else {}), pool.name)
+        findings += _new(findings, [one])
+    return [*findings, *_adverse(case, None, case.new, None)] if findings else []
+
+
+def _pair(case: Case, sides: Sides, index: int | None) -> tuple[list[Finding], Boundary]:
+    """Find everything between an old and a new side. Evidence is about whole deployments, so it binds to those."""
+    old, new = (case.old[index], case.new) if index is not None else (case.new, case.new)
+    answered = superseded(list(case.evidence), old, new)
+    against = {item.kind for item in case.evidence if item.speaks_against(old, new) and item.digest not in answered}
+    proved = [item for item in case.evidence if item.supports(old, new) and item.kind not in against]
+    boundary = find_boundary(sides, [item for item in proved if item.kind == "inventory"])
+    if "inventory" in against:
+        why = "an inventory shows entries of another identity at the target"
+        boundary = replace(boundary, knob=None, why_knob=why, target=None)
+    findings = []
+    changes = compare(sides)
+    tokens = tokens_proved(changes, proved)
+    for change in changes:
+        rule = case.pack.rule_for(change.dimension, change.kind)
+        told = _told(change, [item for item in case.evidence if item.bound(old, new)])
+        finding = replace(_finding(rule, told, index), keys_separate=keys_answer(change, boundary, sides))
+        findings.append(_settled(finding, rule.discharged_by, sides, boundary, proved, tokens, against))
+    for finding in _adverse(case, old, new, index):
+        ways = case.pack.adverse_rule_by_id(finding.rule).discharged_by
+        settled = _settled(finding, ways, sides, boundary, proved, tokens, against)
+        _merge(findings, replace(settled, keys_separate=keys_answer(finding.change, boundary, sides)))
+    return findings, boundary
+
+
+def _told(change: Change, bound: Sequence[Evidence]) -> Change:
+    """Add what a comparison tensor by tensor saw to a harmless difference of the weights."""
+    if change.kind != "tail-only":
+        return change
+    seen = [item.reason for item in bound if item.kind == "weights-identity" and item.state == "inconclusive"]
+    return replace(change, detail="; ".join([change.detail, *seen]))
+
+
+def _merge(findings: list[Finding], adverse: Finding) -> None:
+    """Add a refutation to the finding that it explains, or as one of its own.
+
+    It only ever adds: the finding keeps its obligations, and gains the answers and the evidence.
+    """
+    group = TOKEN_DIMENSIONS if adverse.change.dimension in TOKEN_DIMENSIONS else (adverse.change.dimension,)
+    for number, finding in enumerate(findings):
+        explains = finding.change.dimension in group and not finding.unverified
+        if explains and set(adverse.obligations) <= set(finding.obligations):
+            detail = "; ".join(part for part in (finding.change.detail, adverse.change.detail) if part)
+            findings[number] = replace(
+                finding,
+                change=replace(finding.change, detail=detail),
+                evidence=(*finding.evidence, *adverse.evidence),
+                kv_valid=adverse.kv_valid,
+                tokens_equal=adverse.tokens_equal,
+                adverse=True,
+            )
+            return
+    findings.append(adverse)
+
+
+def _finding(rule: Rule, change: Change, index: int | None) -> Finding:
+    unverified = change.unverified
+    return Finding(
+        rule=rule.id,
+        title=rule.title,
+        change=change,
+        baseline=index,
+        obligations=tuple(rule.obligations),
+        kv_valid="unknown" if unverified and rule.kv_valid == "no" else rule.kv_valid,
+        tokens_equal=rule.tokens_equal,
+        keys_separate="unknown",
+        why=rule.why,
+        unverified=unverified,
+        self_fault=rule.self_fault,
+        # Only the new side's own unknowns can hide a self-fault.
+        may_be=None if not unverified else rule.may_be if index is None else rule.may_be_against_old,
+        settle=_what_settles(change) if unverified else None,
+        fix=rule.fix,
+        links=tuple(rule.links),
+    )
+
+
+def _what_settles(change: Change) -> str | None:
+    if change.dimension == UNCLASSIFIED:
+        return None
+    return (dimension_of(change.lacks) if change.lacks else dimension(change.dimension)).settle
+
+
+def _settled(
+    finding: Finding,
+    ways: Sequence[Discharge],
+    sides: Sides,
+    boundary: Boundary,
+    proved: Sequence[Evidence],
+    tokens: bool,
+    against: set[Any],
+) -> Finding:
+    for condition in ways:
+        reason = discharge(condition, finding.change, sides, proved, tokens, against)
+        if reason is not None:
+            used = tuple(item.digest for item in proved if item.kind == condition.evidence)
+            return replace(finding, obligations=(), discharged=reason, evidence=used, may_be=None)
+    return _met_by(finding, boundary, sides)
+
+
+def _met_by(finding: Finding, boundary: Boundary, sides: Sides) -> Finding:
+    """Note what meets the obligations, and turn a separation that nothing can ever provide into a deletion."""
+    if boundary.detached and not finding.adverse:
+        why = "the new deployment has no persistent cache"
+        return replace(finding, met=dict.fromkeys(finding.obligations, why), may_be=None)
+    if "separate" not in finding.obligations or finding.may_be is not None:
+        return finding
+    how = met(finding.change, boundary, sides)
+    if how is not None:
+        return replace(finding, met={**finding.met, "separate": how})
+    if boundary.no_way_out:
+        obligations: tuple[Obligation, ...] = ("separate", "delete")
+        return replace(
+            finding, obligations=obligations, why=f"{finding.why} This connector offers no way to keep them apart."
+        )
+    return replace(finding, may_be="clear" if boundary.may_be_clear else None)
+
+
+def _adverse(case: Case, old: Manifest | None, new: Manifest, index: int | None) -> list[Finding]:
+    answered = superseded(list(case.evidence), old, new)
+    findings = []
+    for item in case.evidence:
+        rule = case.pack.adverse_rule(item.kind)
+        if rule is None or item.digest in answered or not item.speaks_against(old, new):
+            continue
+        shown = redacted(item)
+        change = Change(
+            rule.about, "adverse", f"evidence.{item.kind}", UNKNOWN, Known(shown.reason), shown.scope, shown.reason
+        )
+        findings.append(
+            Finding(
+                rule=rule.id,
+                title=rule.title,
+                change=change,
+                baseline=index,
+                obligations=tuple(rule.obligations),
+                kv_valid=rule.kv_valid,
+                tokens_equal=rule.tokens_equal,
+                keys_separate="unknown",
+                why=rule.why,
+                adverse=True,
+                evidence=(item.digest,),
+                links=tuple(rule.links),
+            )
+        )
+    return findings

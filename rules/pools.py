@@ -1,0 +1,69 @@
+"""The pools of a deployment: each is a deployment of its own that shares the store with the others while they run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kvgate.rules.manifest import Manifest, manifest_from
+
+
+@dataclass(frozen=True)
+class Pool:
+    """One pool, as a manifest of its own.
+
+    Attributes:
+        name: its name; ``None`` for a deployment that has no pools, or whose pools are not known.
+        manifest: the deployment with what the pool sets.
+        overrides: the paths that it sets.
+    """
+
+    name: str | None
+    manifest: Manifest
+    overrides: frozenset[str] = frozenset()
+
+
+def pools(manifest: Manifest) -> list[Pool]:
+    """Return the pools of a deployment by name; the deployment itself where it has none.
+
+    Raises:
+        InputError: a pool sets something that no manifest may hold.
+    """
+    roles: Mapping[str, Any] = manifest.value("roles") or {}
+    if not roles:
+        return [Pool(None, manifest)]
+    return [Pool(name, _as_pool(manifest, role["set"]), frozenset(role["set"])) for name, role in sorted(roles.items())]
+
+
+def facing(old: Sequence[Pool], new: Sequence[Pool]) -> Iterator[tuple[Pool, Pool]]:
+    """Pair pools by name; one without a counterpart faces every pool of the other side.
+
+    Pools of one deployment are judged against each other where it is judged alone, so an old pool need not
+    face a new pool of another name that has its own counterpart.
+    """
+    names = ({pool.name for pool in old}, {pool.name for pool in new})
+    for mine in old:
+        for other in new:
+            if mine.name == other.name or mine.name not in names[1] or other.name not in names[0]:
+                yield mine, other
+
+
+def _as_pool(manifest: Manifest, overrides: Mapping[str, Any]) -> Manifest:
+    data = _plain(manifest.data)
+    for path, value in overrides.items():
+        *sections, leaf = path.split(".")
+        target = data
+        for section in sections:
+            if not isinstance(target.get(section), dict):
+                target[section] = {}
+            target = target[section]
+        target[leaf] = value
+    data["roles"] = None
+    return manifest_from(data, manifest.source)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
