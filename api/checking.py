@@ -11,6 +11,7 @@ from typing import Any
 from kvgate.gathering import gather
 from kvgate.inputs import ManifestInput, hash_file, load_evidence, load_manifest, load_pack, load_waivers
 from kvgate.rules.case import VERDICTS, Case, Options, Strategy, Verdict
+from kvgate.rules.credentials import refuse_credentials
 from kvgate.rules.decide import Decision, decide
 from kvgate.rules.errors import UsageError
 from kvgate.rules.evidence import Evidence
@@ -80,7 +81,7 @@ def check(
         progress: told how far long work is.
 
     Raises:
-        InputError: an input is unreadable, hostile or contradicts another: no verdict.
+        InputError: an input is unreadable, hostile, holds a credential or contradicts another: no verdict.
         UsageError: an argument is not one of those that there are.
 
     """
@@ -94,6 +95,9 @@ def check(
     pack, pack_source = load_pack(rules)
     waived, waivers_source = load_waivers(waivers)
     given = list(evidence)
+    for item in given:
+        if isinstance(item, Evidence):
+            refuse_credentials(item.as_data(), "<data>")
     read = load_evidence(item for item in given if not isinstance(item, Evidence))
     corpus_paths = [str(path) for path in corpora]
     gathered = gather(olds, newest, _corpora(corpus_paths), progress)

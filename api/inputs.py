@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kvgate.corpora.files import open_regular, reason
+from kvgate.rules.credentials import refuse_credentials
 from kvgate.rules.document import MAX_BYTES, parse_document
 from kvgate.rules.errors import InputError
 from kvgate.rules.evidence import Evidence
@@ -146,7 +147,7 @@ def load_evidence(paths: Iterable[str | Path]) -> list[tuple[Evidence, str, str]
         The evidence, its path and the digest of its bytes.
 
     Raises:
-        InputError: unreadable, not evidence, or a folder without any.
+        InputError: unreadable, not evidence, holding a credential, or a folder without any.
 
     """
     found = []
@@ -158,6 +159,7 @@ def load_evidence(paths: Iterable[str | Path]) -> list[tuple[Evidence, str, str]
         for file in files:
             data = read_bytes(file)
             document, lines = parse_document(data, str(file))
+            refuse_credentials(document, str(file), lines)
             evidence = data_from(document, str(file), Evidence, lines)
             found.append((evidence, str(file), f"sha256:{hashlib.sha256(data).hexdigest()}"))
     return found
@@ -181,12 +183,13 @@ def load_waivers(path: str | Path | None) -> tuple[tuple[Waiver, ...], tuple[str
     """Return the waivers of a file, with its path and digest.
 
     Raises:
-        InputError: unreadable or not a waivers file.
+        InputError: unreadable, not a waivers file, or holding a credential.
 
     """
     if path is None:
         return (), None
     data = read_bytes(Path(path))
     document, lines = parse_document(data, str(path))
+    refuse_credentials(document, str(path), lines)
     waivers = data_from(document, str(path), Waivers, lines)
     return tuple(waivers.waivers), (str(path), f"sha256:{hashlib.sha256(data).hexdigest()}")

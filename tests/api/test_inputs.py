@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import threading
 from collections.abc import Callable
@@ -96,3 +97,29 @@ def test_a_file_that_does_not_tell_its_size_is_counted() -> None:
     assert path.stat().st_size == 0
     with pytest.raises(InputError, match="more than the 10 bytes allowed"):
         read_bytes(path, 10)
+
+
+@pytest.mark.parametrize("field", ["reason", "command", "figures", "scope", "tools"])
+def test_evidence_with_a_credential_is_refused(tmp_path: Path, field: str) -> None:
+    held: object = "redis://:p/w@h:1"
+    document = {
+        "schema": "kvgate/evidence/v1",
+        "kind": "inventory",
+        "state": "not-run",
+        "new": {"sections": {}},
+        field: held if field in ("reason", "command", "scope") else {"store": held},
+    }
+    (tmp_path / "in.json").write_text(json.dumps(document))
+    with pytest.raises(InputError) as caught:
+        load_evidence([tmp_path])
+    assert caught.value.message.startswith(field)
+    assert "p/w" not in str(caught.value)
+
+
+def test_a_waiver_with_a_credential_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "w.yaml").write_text(
+        "schema: kvgate/waivers/v1\nwaivers:\n"
+        "- {rule: a, dimension: b, old: 1, new: 2, reason: 'see --api-key abc', owner: o, expires: '2030-01-01'}\n"
+    )
+    with pytest.raises(InputError, match=r"waivers\.0\.reason holds credentials"):
+        load_waivers(tmp_path / "w.yaml")
