@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast, get_args
 
 from kvgate.rules.catalogue import dimension, dimensions
@@ -54,11 +55,15 @@ def _features(new: Manifest, cover: Coverer) -> list[Change]:
     carried = {"lora" if feature == "lora_hot_load" else feature for feature in features.value or ()}
     if any(entry.get("removed") is not True for entry in (new.value("adapters") or {}).values()):
         carried.add("lora")  # adapters that are served are asked for
-    return [
+    changes = [
         change
         for feature in sorted(carried)
         for change in _verdict(new, cover, "request_features", feature, f"requests carry {feature}")
     ]
+    if "lora" not in carried and not new.knows("adapters") and cover.request("lora").key not in _SEPARATING:
+        detail = "whether adapters are served is not known, and the key is not known to hold them"
+        changes.append(replace(_change(new, "request_features", UNVERIFIED, detail), lacks="adapters"))
+    return changes
 
 
 def _tenancy(new: Manifest, cover: Coverer) -> list[Change]:

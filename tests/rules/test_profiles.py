@@ -516,3 +516,37 @@ def test_every_other_value_is_of_the_dimension_it_is_about(name: str) -> None:
     changed = {**OTHER[name], **OLD_OTHER.get(name, {})}
     assert all(dimension(name).owns(path.replace("/", ".")) for path in changed)
     assert changed
+
+
+# ---- what is installed ----
+
+REBUILT = {"engine.image": "sha256:" + "9" * 64}
+
+
+@pytest.mark.parametrize("connector", [OFFLOAD, {"cache.version": None}], ids=["part of the engine", "lmcache-mp"])
+def test_a_rebuild_of_the_same_packages_holds_the_same_connector(connector: dict[str, Any]) -> None:
+    decision = decided(connector, {**connector, **REBUILT})
+    assert only(decision, "engine.build").rule == "engine-rebuilt"
+    assert not any(finding.change.dimension == "cache.version" for finding in decision.findings)
+
+
+def test_an_unnamed_connector_version_is_not_equal_where_nothing_shows_what_is_installed() -> None:
+    bare = {"cache.version": None, "engine.image": None, "engine.packages": None}
+    assert only(decided(bare, bare), "cache.version").unverified
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("bfloat16", "bf16"), ("fp8", "FP8"), ("float16", "float16 "), ("float16", "half"), ("fp8", "fp8_e4m3")],
+)
+@pytest.mark.parametrize("connector", BASES)
+def test_another_spelling_of_a_format_is_the_same_format(connector: str, old: str, new: str) -> None:
+    base = BASES[connector]
+    assert decided({**base, "precision.kv_cache": old}, {**base, "precision.kv_cache": new}).verdict == REUSE
+
+
+@pytest.mark.parametrize("connector", BASES)
+def test_a_format_that_is_not_understood_separates_nothing(connector: str) -> None:
+    base = BASES[connector]
+    decision = decided({**base, "precision.kv_cache": "mxfp8"}, {**base, "precision.kv_cache": "mx-fp8"})
+    assert decision.exit_code == 10

@@ -240,3 +240,18 @@ def test_what_is_no_waivers_file(find: str, put: str, where: str, message: str) 
         parse_data(FILE.replace(find, put).encode(), "w.yaml", Waivers)
     assert caught.value.message.startswith(message)
     assert (caught.value.where or "").startswith(where)
+
+
+def test_equal_values_do_not_waive_another_field() -> None:
+    """A waiver that fits two fields and names none covers neither; with the path it covers its own."""
+    old = {"model.config/mlp_bias": False, "model.config/attention_bias": False}
+    new = {"model.config/mlp_bias": True, "model.config/attention_bias": True}
+    signed: dict[str, Any] = {
+        "rule": "config-changed", "dimension": "model.config", "old": False, "new": True,
+        "reason": "measured", "owner": "team-serving", "expires": "2999-01-01",
+    }  # fmt: skip
+    decision = decided(old, new, waivers=[Waiver(**signed)])
+    assert decision.exit_code == 10
+    assert decision.unused_waivers[0][1] == "it fits several findings: name the path"
+    named = decided(old, new, waivers=[Waiver(**signed, path="model.config.mlp_bias")])
+    assert [finding.change.path for finding in named.findings if finding.open] == ["model.config.attention_bias"]
