@@ -140,6 +140,24 @@ def sidecar_path(manifest: Manifest, field: str) -> tuple[Path, str] | None:
     return path, expected
 
 
+def manifest_files(manifest: Manifest) -> Iterator[Path]:
+    """Yield the files that a manifest is read from and names: itself, its sidecars, its tokenizer's files."""
+    source = Path(manifest.source)
+    yield source
+    for field in ("weights.checkpoint.map", "tokenizer.snapshot"):
+        if (named := manifest.value(field)) is not None:
+            yield source.parent / named["file"]
+    if (folder := manifest.value("tokenizer.path")) is not None:
+        for name in manifest.value("tokenizer.files") or ():
+            yield Path(folder) / name
+
+
+def evidence_files(given: str | Path) -> list[Path]:
+    """Return the files that evidence is read from: a folder stands for every ``*.json`` in it, in name order."""
+    path = Path(given)
+    return sorted(path.glob("*.json")) if path.is_dir() else [path]
+
+
 def load_evidence(paths: Iterable[str | Path]) -> list[tuple[Evidence, str, str]]:
     """Read evidence files; a folder stands for every ``*.json`` in it, in name order.
 
@@ -152,10 +170,9 @@ def load_evidence(paths: Iterable[str | Path]) -> list[tuple[Evidence, str, str]
     """
     found = []
     for given in paths:
-        path = Path(given)
-        files = sorted(path.glob("*.json")) if path.is_dir() else [path]
+        files = evidence_files(given)
         if not files:
-            raise InputError("holds no evidence (*.json)", where=str(path))
+            raise InputError("holds no evidence (*.json)", where=str(given))
         for file in files:
             data = read_bytes(file)
             document, lines = parse_document(data, str(file))

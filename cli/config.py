@@ -44,12 +44,13 @@ class Config(DataModel):
 
 
 class Found:
-    """The configuration in force, and the folder that its paths start from."""
+    """The configuration in force, and the file it is from (``None``: there is none)."""
 
-    def __init__(self, config: Config, folder: Path) -> None:
+    def __init__(self, config: Config, file: Path | None = None) -> None:
         self.capture = config.capture
         self.check = config.check
-        self._folder = folder
+        self.file = file
+        self._folder = Path() if file is None else file.parent
 
     def path(self, name: str) -> str:
         """Return a path of the configuration as seen from the current folder."""
@@ -78,7 +79,7 @@ def find_config(file: Path | None, *, none: bool) -> Found:
     if file is not None and none:
         raise UsageError("--config and --no-config exclude each other")
     if none:
-        return Found(Config(), Path())
+        return Found(Config())
     if file is not None:
         return _read(file)
     here = Path.cwd()
@@ -88,15 +89,15 @@ def find_config(file: Path | None, *, none: bool) -> Found:
                 return _read(folder / name)
         if (folder / ".git").exists():
             break
-    return Found(Config(), Path())
+    return Found(Config())
 
 
 def _read(path: Path) -> Found:
     data = _bytes(path)
     if path.suffix == ".toml":
-        return Found(_from_toml(data, str(path)), path.parent)
+        return Found(_from_toml(data, str(path)), path)
     document, lines = parse_document(data, str(path))
-    return Found(data_from({} if document is None else document, str(path), Config, lines), path.parent)
+    return Found(data_from({} if document is None else document, str(path), Config, lines), path)
 
 
 def _bytes(path: Path) -> bytes:

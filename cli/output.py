@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,6 +46,31 @@ def parse_outputs(given: Sequence[str]) -> list[Output]:
         if file in files[:number]:
             raise UsageError("is named by two outputs", where=str(file), hint="one file for each format")
     return outputs if to_stdout else [*outputs, Output("text", None)]
+
+
+def refuse_overwriting(outputs: Iterable[Path], inputs: Iterable[Path]) -> None:
+    """Refuse to write where an input lies, whatever names and links lead there.
+
+    Raises:
+        UsageError: naming both.
+
+    """
+    taken = [(path, place) for path in inputs if (place := _place(path)) is not None]
+    for output in outputs:
+        for path, place in taken:
+            if _place(output) == place:
+                raise UsageError(
+                    f"would overwrite {path}, which is an input", where=str(output), hint="write to another file"
+                )
+
+
+def _place(path: Path) -> tuple[int, int] | None:
+    """Return where on the disk a file lies, whatever its name; ``None`` where there is nothing to overwrite."""
+    try:
+        found = path.stat()
+    except (OSError, ValueError):  # not there, no permission, a NUL in the name: reading or writing it says so
+        return None
+    return (found.st_dev, found.st_ino)
 
 
 def write_file(path: Path, text: str) -> None:

@@ -72,6 +72,7 @@ def capture(
     """
     from kvgate.cli import console
     from kvgate.cli.config import find_config
+    from kvgate.cli.output import refuse_overwriting
     from kvgate.cli.progress import shown
     from kvgate.cli.settings import parse_settings
     from kvgate.rules.errors import UsageError
@@ -82,6 +83,8 @@ def capture(
     settings = parse_settings(set_ or ())
     found = find_config(config, none=no_config)
     _check_paths(found.capture.set, found.capture.unset, unset or ())
+    read = (*(name for name in launch or () if name != "-"), chat_template, found.file)
+    refuse_overwriting([output], (Path(name) for name in read if name is not None))
     lines = [_launch(name) for name in launch or ()]
 
     from kvgate.deployments.capture import capture as gather

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -93,9 +95,10 @@ def check(
       kvgate check --first new.yaml
     """
     from kvgate.cli.config import find_config
-    from kvgate.cli.output import parse_outputs
+    from kvgate.cli.output import parse_outputs, refuse_overwriting
     from kvgate.cli.progress import shown
     from kvgate.rules.errors import UsageError
+    from kvgate.rules.packaged import packaged_names
 
     if not first and len(manifests) < 2:
         raise UsageError(
@@ -112,21 +115,28 @@ def check(
         raise UsageError("--quiet prints the verdict alone", where="-o", hint="give the format a path: -o json=FILE")
     found = find_config(config, none=no_config)
     asked = found.check
-    olds, new = _inputs(manifests)
+    deployments = _manifests(manifests)
+    evidence = evidence or [found.path(path) for path in asked.evidence]
+    corpus = corpus or [found.path(path) for path in asked.corpus]
+    rules = rules or _pack(asked.rules, found) or "default"
+    waivers = waivers or (None if asked.waivers is None else found.path(asked.waivers))
+    own_rules = None if rules in packaged_names("packs") else rules
+    inputs = _files(deployments, evidence, [*corpus, own_rules, waivers, found.file])
+    refuse_overwriting((one.path for one in outputs if one.path is not None), inputs)
 
     from kvgate.checking import check as decide
 
     with shown(quiet=quiet, no_color=no_color) as progress:
         checked = decide(
-            olds,
-            new,
-            evidence=evidence or [found.path(path) for path in asked.evidence],
-            corpora=corpus or [found.path(path) for path in asked.corpus],
-            rules=rules or _pack(asked.rules, found) or "default",
+            deployments[:-1],
+            deployments[-1],
+            evidence=evidence,
+            corpora=corpus,
+            rules=rules,
             strategy=strategy or asked.strategy or "rolling",  # type: ignore[arg-type] # check says what there is
             declare_clear=bool(declare),
             accept=accept or asked.accept,  # type: ignore[arg-type] # likewise
-            waivers=waivers or (None if asked.waivers is None else found.path(asked.waivers)),
+            waivers=waivers,
             as_of=as_of,
             advisory=advisory,
             progress=progress,
@@ -137,13 +147,24 @@ def check(
     return checked.decision.exit_code
 
 
-def _inputs(manifests: list[str]) -> tuple[list[Manifest | str], Manifest | str]:
+def _manifests(manifests: list[str]) -> list[Manifest]:
+    from kvgate.inputs import load_manifest
     from kvgate.rules.errors import UsageError
 
     if manifests.count("-") > 1:
         raise UsageError("standard input can be one manifest only", where="-", hint="name files for the others")
-    found = [_stdin() if name == "-" else name for name in manifests]
-    return found[:-1], found[-1]
+    return [_stdin() if name == "-" else load_manifest(name) for name in manifests]
+
+
+def _files(manifests: list[Manifest], evidence: list[str], others: Iterable[str | Path | None]) -> Iterator[Path]:
+    """Yield every file that the check reads."""
+    from kvgate.inputs import evidence_files, manifest_files
+
+    for manifest in manifests:
+        yield from manifest_files(manifest)
+    for given in evidence:
+        yield from evidence_files(given)
+    yield from (Path(name) for name in others if name is not None)
 
 
 def _stdin() -> Manifest:

@@ -109,6 +109,7 @@ def snapshot_corpus(
     import json
 
     from kvgate.cli import console
+    from kvgate.cli.output import refuse_overwriting
     from kvgate.cli.progress import shown
     from kvgate.cli.settings import parse_settings
     from kvgate.corpora.corpus import load_corpus
@@ -120,6 +121,7 @@ def snapshot_corpus(
         name.removeprefix(prefix): value
         for name, value in parse_settings(f"{prefix}{text}" for text in option or ()).items()
     }
+    refuse_overwriting([output], (Path(name) for name in (corpus, chat_template) if name is not None))
     with shown(quiet=quiet, no_color=no_color) as progress:
         snapshot = take_snapshot(
             folder, load_corpus(corpus), template=chat_template, options=options, progress=progress
