@@ -62,6 +62,7 @@ class CacheFacts:
         rest: settings of the connector that have no path of their own: they count in ``engine.args``.
         unknown: paths and why.
         notes: sentences for the reader.
+        tiers: the stores, where there are several; ``cache.location`` has to name them all.
         split_roles: the line starts only one half of a prefill/decode pair.
     """
 
@@ -69,6 +70,7 @@ class CacheFacts:
     rest: dict[str, Any] = field(default_factory=dict)
     unknown: list[tuple[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    tiers: list[str] = field(default_factory=list)
     split_roles: bool = False
 
     def settle(self, path: str, value: Any) -> None:
@@ -251,7 +253,8 @@ def _lmcache(environment: Mapping[str, Word], facts: CacheFacts) -> None:
     disk = setting("local_disk", None, "cache.location")
     doubted = any(path == "cache.location" for path, _ in facts.unknown)
     if not doubted:
-        facts.settle("cache.location", remote or disk)
+        facts.tiers = [tier for tier in (remote, disk) if tier]  # both hold blocks, and both are read
+        facts.settle("cache.location", facts.tiers[0] if facts.tiers else None)
     serde = setting("remote_serde", _LMCACHE_SERDE, "cache.serde")
     if serde is not None:
         facts.settle("cache.serde", serde)

@@ -46,6 +46,23 @@ _REFERENCE = re.compile(r"(?P<name>[^@]+?)(?::(?P<tag>[\w][\w.-]{0,127}))?(?:@(?
 _RELEASE_TAG = re.compile(r"v?(\d+\.\d+\.\d+(?:\.?(?:rc|post|dev)\d+)*)(?:-[\w.-]+)?")
 
 
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """Something that a container line puts over a path of the image.
+
+    Attributes:
+        source: a path of the host, or the name of a volume; ``None``: something that ends with the container.
+        target: the path inside the container.
+        expansions: what the shell fills in, in either.
+        volume: the source is the name of a volume.
+    """
+
+    source: str | None
+    target: str
+    expansions: tuple[str, ...] = ()
+    volume: bool = False
+
+
 @dataclass(frozen=True)
 class ContainerRun:
     """One ``docker run``.
@@ -56,6 +73,9 @@ class ContainerRun:
         arguments: what follows the image.
         environment: ``-e NAME=value`` as ``(name, value)``; a value of ``None`` is passed in from outside.
         environment_files: how many ``--env-file`` there are; their content is not known.
+        mounts: what lies over the image's own files.
+        borrowed: options that mount what the line does not show (``--volumes-from``).
+        workdir: ``-w`` is given.
     """
 
     image: Word
@@ -63,6 +83,9 @@ class ContainerRun:
     arguments: tuple[Word, ...]
     environment: tuple[tuple[str, Word | None], ...]
     environment_files: int
+    mounts: tuple[Mount, ...] = ()
+    borrowed: tuple[str, ...] = ()
+    workdir: bool = False
 
 
 def read_container_run(words: Sequence[Word], source: str) -> ContainerRun:
@@ -75,6 +98,9 @@ def read_container_run(words: Sequence[Word], source: str) -> ContainerRun:
     entrypoint: Word | None = None
     environment: list[tuple[str, Word | None]] = []
     environment_files = 0
+    mounts: list[Mount] = []
+    borrowed: list[str] = []
+    workdir = False
     while at < len(words) and words[at].text.startswith("-") and len(words[at].text) > 1:
         name, value, at = _option(words, at)
         if value is None:
@@ -86,9 +112,44 @@ def read_container_run(words: Sequence[Word], source: str) -> ContainerRun:
             environment_files += 1
         elif name == "entrypoint":
             entrypoint = value
+        elif name in ("v", "volume", "mount", "tmpfs"):
+            mounts.append(_mount(name, value))
+        elif name in ("volumes-from", "rootfs"):
+            borrowed.append(f"--{name}")
+        elif name in ("w", "workdir"):
+            workdir = True
     if at >= len(words):
         raise InputError("the container line names no image", where=source)
-    return ContainerRun(words[at], entrypoint, tuple(words[at + 1 :]), tuple(environment), environment_files)
+    return ContainerRun(
+        words[at],
+        entrypoint,
+        tuple(words[at + 1 :]),
+        tuple(environment),
+        environment_files,
+        tuple(mounts),
+        tuple(borrowed),
+        workdir,
+    )
+
+
+def _mount(option: str, value: Word) -> Mount:
+    """Read ``-v SOURCE:TARGET[:OPTIONS]``, ``--mount type=...,src=...,dst=...`` and ``--tmpfs TARGET``."""
+    if option == "tmpfs":
+        return Mount(None, value.text.partition(":")[0], value.expansions)
+    if option == "mount":
+        fields = dict(part.partition("=")[::2] for part in value.text.split(","))
+        source = fields.get("source") or fields.get("src")
+        target = fields.get("target") or fields.get("destination") or fields.get("dst") or "/"
+        kind = fields.get("type", "volume")
+        kept = source if kind in ("bind", "volume") else None
+        if kept is not None and "subpath" in value.text:  # volume-subpath: another place in the volume
+            return Mount(kept, target, (*value.expansions, "a sub-path"), kind == "volume")
+        return Mount(kept, target, value.expansions, kind == "volume")
+    source, colon, rest = value.text.partition(":")
+    if not colon:
+        return Mount(None, source, value.expansions)
+    named = "/" not in source and not source.startswith((".", "~")) and not value.expansions
+    return Mount(source, rest.partition(":")[0], value.expansions, named)
 
 
 def _option(words: Sequence[Word], at: int) -> tuple[str, Word | None, int]:

@@ -40,8 +40,36 @@ class Word:
     expansions: tuple[str, ...] = ()
 
 
-def split_script(text: str, source: str) -> list[list[Word]]:
-    """Split a script into commands, each a list of words. Nothing is expanded or run.
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command of a script.
+
+    Attributes:
+        words: its words, never none.
+        writes: the files that its output is redirected into.
+        after: the separators between it and the command before (``"&&"``, ``";("``).
+    """
+
+    words: tuple[Word, ...]
+    writes: tuple[Word, ...] = ()
+    after: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A script as its commands, in order.
+
+    Attributes:
+        commands: the commands.
+        substitutions: the text of the commands inside ``$(...)``, backquotes and ``<(...)``, which run as well.
+    """
+
+    commands: tuple[Command, ...]
+    substitutions: tuple[str, ...] = ()
+
+
+def split_script(text: str, source: str) -> Script:
+    """Split a script into commands, each of words. Nothing is expanded or run.
 
     Args:
         text: the script; at most :data:`MAX_TEXT` characters.
@@ -54,24 +82,38 @@ def split_script(text: str, source: str) -> list[list[Word]]:
         raise InputError(f"{len(text):,} characters is more than the {MAX_TEXT:,} a launch line may have", where=source)
     if "\x00" in text or _NONCHARACTER.search(text):
         raise InputError("holds a NUL or a Unicode noncharacter", where=source, hint="is this the right file?")
-    lexer = shlex.shlex(_Marker(text.replace("\r\n", "\n"), source).marked(), posix=True, punctuation_chars=True)
+    marker = _Marker(text.replace("\r\n", "\n"), source)
+    lexer = shlex.shlex(marker.marked(), posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     lexer.commenters = ""
-    commands: list[list[Word]] = [[]]
-    skip_target = False
+    commands: list[Command] = []
+    words: list[Word] = []
+    writes: list[Word] = []
+    separator, redirection = "", ""
+
+    def ended() -> None:
+        if words or writes:
+            commands.append(Command(tuple(words) or (Word(":"),), tuple(writes), separator))
+
     try:
         for token in lexer:
             if token and set(token) <= _SEPARATORS:
-                commands.append([])
+                if words or writes:
+                    ended()
+                    words, writes, separator = [], [], ""
+                separator += token
             elif token and set(token) <= _REDIRECTIONS:  # a redirection: its target is no argument
-                skip_target = True
+                redirection = token
                 continue
-            elif not skip_target:
-                commands[-1].append(_word(token))
-            skip_target = False
+            elif not redirection:
+                words.append(_word(token))
+            elif ">" in redirection:
+                writes.append(_word(token))
+            redirection = ""
     except ValueError:
         raise InputError("ends inside a quote or after a backslash", where=source) from None
-    return [command for command in commands if command]
+    ended()
+    return Script(tuple(commands), tuple(marker.substitutions))
 
 
 def _word(token: str) -> Word:
@@ -89,6 +131,7 @@ class _Marker:
         self._source = source
         self._at = 0
         self._out: list[str] = []
+        self.substitutions: list[str] = []
 
     def _refuse(self, at: int, message: str, hint: str | None = None) -> InputError:
         line = self._text.count("\n", 0, at) + 1
@@ -157,12 +200,15 @@ class _Marker:
             end = text.find("`", at + 1)
             if end < 0:
                 raise self._refuse(at, "a ` is opened and never closed")
+            self.substitutions.append(text[at + 1 : end])
             self._mark("`...`", end + 1)
         elif text.startswith("$(", at):
             self._substitution(at + 1, at)
         elif text.startswith(("$'", '$"'), at) and not quoted:
             raise self._refuse(at, "$'...' and $\"...\" quoting is not read", "use plain quotes")
         elif match := _EXPANSION.match(text, at):
+            if "$(" in match.group() or "`" in match.group():
+                self.substitutions.append(match.group())
             name = _NAME.search(match.group(), 2 if match.group()[1] == "{" else 1)
             self._mark(f"${name.group()}" if name else "${...}", match.end())
         else:
@@ -175,6 +221,7 @@ class _Marker:
             depth += {"(": 1, ")": -1}.get(self._text[at], 0)
             at += 1
             if depth == 0:
+                self.substitutions.append(self._text[opening + 1 : at - 1])
                 self._mark("$(...)", at)
                 return
         raise self._refuse(start, "a ( is opened and never closed")

@@ -16,13 +16,16 @@ from kvgate.deployments.launch.connectors import (
     offloading_flags,
     read_connector,
     undecided,
+    vllm_connectors,
 )
 from kvgate.deployments.launch.containers import read_image
 from kvgate.deployments.launch.facts import LaunchFacts
 from kvgate.deployments.launch.flags import CommandLine, Given, read_flags, vllm_flags, words_of_config
 from kvgate.deployments.launch.invocation import Invocation, find_invocation
+from kvgate.deployments.launch.places import located, one_location
 from kvgate.deployments.launch.secrets import clean, clean_text, is_secret_name
 from kvgate.deployments.launch.shell import Word
+from kvgate.deployments.launch.surroundings import over_code, surroundings_table
 from kvgate.rules.document import parse_document, parse_json
 from kvgate.rules.errors import InputError
 
@@ -67,6 +70,8 @@ _SEEN_BY_READING = {
     "speculative-config": ("engine.speculative",),
     "enable-expert-parallel": ("parallelism.expert",),
 }
+# What the image and the package set stand for, once something may have changed the software in them.
+_CODE = ("engine.version", "engine.image", "engine.packages", "tokenizer.renderer")
 _SET_BY_ENVIRONMENT = (
     "engine.prefix_hash.seed",
     "engine.kv_layout",
@@ -137,6 +142,8 @@ class _Reading:
         self._args: dict[str, Any] = {}
         self._options: dict[str, Any] = {}
         self._ignored: list[str] = []
+        self._software: list[str] = []  # reasons why other code may run than the image holds
+        self._stores: list[str] = []  # where blocks are kept, as the server sees it
         self._hidden: list[str] = []  # reasons why a flag may be set that is not seen
         self._line = self._read_line(files)
         self._words = list(self._line.positional)
@@ -235,6 +242,7 @@ class _Reading:
         self._doubted("trust-remote-code", "model.code")
         for path, value in cache.values.items():
             self._values.setdefault(path, value)
+        self._altered(adapters)
         self._hidden_settings()
         for path in [path for path in self._values if _covered(path, self._unknown)]:
             del self._values[path]
@@ -361,10 +369,17 @@ class _Reading:
 
     def _environment(self) -> None:
         table = _environment_table()
+        surroundings = surroundings_table()
+        names: list[str] = []
         unread: list[str] = []
         for name in sorted({*self._run.environment, *self._run.passed}):
-            if is_secret_name(name) or name in table.read:
-                continue
+            if name in surroundings.code:
+                self._software.append(f"{name} is set, and what code it brings in is not known")
+            elif name in surroundings.files:
+                self._run.undisclosed.append(f"{name} makes a shell read a file that was not given")
+            elif name not in table.read and not is_secret_name(name):
+                names.append(name)
+        for name in names:
             if not table.counted(name):
                 if not name.startswith(tuple(table.harmless)):
                     unread.append(name)
@@ -513,6 +528,7 @@ class _Reading:
             facts = no_connector()
         if facts.rest:
             self._args["kv-transfer-config"] = facts.rest
+        self._place(facts)
         for path, reason in facts.unknown:
             self._doubt(path, reason)
         for name in ("LMCACHE_REMOTE_URL", "LMCACHE_LOCAL_DISK"):
@@ -524,6 +540,24 @@ class _Reading:
         else:
             self._values["roles"] = None
         return facts
+
+    def _place(self, facts: CacheFacts) -> None:
+        """Say where the store is for everybody, not for the container: what is mounted there may be another."""
+        location, namespace = (facts.values.get(path) for path in ("cache.location", "cache.namespace"))
+        tiers = facts.tiers or ([location] if isinstance(location, str) else [])
+        if not tiers or any(path == "cache.location" for path, _ in facts.unknown):
+            return
+        self._stores += [tier.removeprefix("file://") for tier in tiers if tier.startswith(("/", "file:///"))]
+        places = [located(tier, self._run.mounts if self._run.contained else None) for tier in tiers]
+        reason = next((place.reason for place in places if place.reason), None)
+        # A folder that is its own isolation knob is another one where another folder is mounted.
+        paths = ("cache.location", "cache.namespace") if namespace == location else ("cache.location",)
+        for path in paths:
+            if reason is None:
+                facts.settle(path, one_location([place.value for place in places]))
+            else:
+                facts.doubt(path, reason)
+        facts.notes += [place.note for place in places if place.note]
 
     def _clean_environment(self) -> dict[str, Word]:
         cleaned: dict[str, Word] = {}
@@ -546,6 +580,21 @@ class _Reading:
         if self._value_of("calculate-kv-scales"):
             self._values["precision.kv_scales"] = "dynamic"
 
+    def _altered(self, adapters: Mapping[str, str]) -> None:
+        """Make unknown what the image no longer says, where code was mounted, installed or patched round the server."""
+        names = (self._model_word.text if self._model_word is not None else self._value_of("model"),)
+        given = (self._value_of(name) for name in ("tokenizer", "chat-template", "download-dir"))
+        data = [str(name) for name in (*names, *given, *adapters.values(), *self._stores) if name]
+        mounted = filter(None, (over_code(mount, data) for mount in self._run.mounts))
+        reasons = list(dict.fromkeys([*self._run.altered, *self._software, *mounted]))
+        if not reasons:
+            return
+        for path in _CODE:
+            self._doubt(path, reasons[0])
+        for path in self._set_by_environment() if self._run.altered else ():
+            self._doubt(path, reasons[0])
+        self._notes += [f"the software that serves is not known: {reason}" for reason in reasons[1:]]
+
     def _hidden_settings(self) -> None:
         """Make unknown what may be set out of sight, unless the line sets it too."""
         seen = {flag.path for name, flag in vllm_flags().flags.items() if name in self._line.flags and flag.path}
@@ -556,8 +605,21 @@ class _Reading:
             if path not in seen:
                 self._doubt(path, self._hidden[0])
         if self._run.undisclosed:
-            for path in _SET_BY_ENVIRONMENT:
+            for path in self._set_by_environment():
                 self._doubt(path, self._run.undisclosed[0])
+
+    def _set_by_environment(self) -> list[str]:
+        """Return what a variable that the line does not show may have set."""
+        paths = [*_CODE, *_SET_BY_ENVIRONMENT]
+        connector = self._values.get("cache.connector", "unknown")
+        if connector is None or (connector != "lmcache" and connector in _profiles()):
+            paths = [path for path in paths if not path.startswith("cache.")]
+        if "enable-lora" not in self._line.flags and not self._hidden:
+            paths = [path for path in paths if path not in ("adapters", "request_features")]
+        # No longer read by 0.28.0 (see _attention_variable).
+        if "attention-backend" not in self._line.flags and _release(self._values.get("engine.version", "")) < (0, 28):
+            paths.append("engine.attention_backend")
+        return paths
 
 
 def _because(flag: str, expansions: Iterable[str]) -> str:
@@ -568,6 +630,11 @@ def _because(flag: str, expansions: Iterable[str]) -> str:
 def _covered(path: str, unknown: Mapping[str, str]) -> bool:
     parts = path.split(".")
     return any(".".join(parts[:end]) in unknown for end in range(1, len(parts) + 1))
+
+
+def _profiles() -> set[str | None]:
+    table = vllm_connectors()
+    return {row.profile for row in (*table.connectors.values(), *table.tiers.values())}
 
 
 def _release(version: str) -> tuple[int, ...]:

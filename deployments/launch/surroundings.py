@@ -1,0 +1,346 @@
+"""What stands around a server in a launch script: which of it is known to change nothing, and what the rest sets.
+
+The table ``data/launch_surroundings.yaml`` is an allow-list. A command that is not on it may have installed
+packages or patched files, so that neither the image nor a package set says what runs any more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from pathlib import PurePosixPath
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from kvgate.deployments.launch.containers import Mount
+from kvgate.deployments.launch.secrets import clean_text
+from kvgate.deployments.launch.shell import Command, Script, Word, split_script
+from kvgate.rules.document import parse_document
+from kvgate.rules.errors import InputError
+
+_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
+_OPENING = frozenset({"if", "while", "until", "for", "case", "select", "{", "function"})
+_CLOSING = frozenset({"fi", "done", "esac", "}"})
+_JOINING = frozenset({"then", "else", "elif", "do", "!", "time", "in"})
+_LOOPS = frozenset({"while", "until", "for", "select"})
+_TESTS = frozenset({"[", "[[", "test", "grep", "false"})
+_SET_OPTIONS = re.compile(
+    r"[-+][Baefhmnuvx]+|[-+][Baefhmnuvx]*o|allexport|errexit|errtrace|nounset|pipefail|posix|verbose|xtrace"
+)
+_PYTHON = re.compile(r"python[0-9.]*")
+_PYTHON_VALUES = ("-X", "-W")
+_SYSTEM = ("", "/bin/", "/usr/bin/", "/usr/local/bin/", "/sbin/", "/usr/sbin/")
+_HARMLESS_FILES = re.compile(r"[0-9]+-?|-|/dev/\S*|/tmp/\S*|/var/log/\S*|[^.]\S*\.(?:log|pid)|\.?\.?/?\S*\.log")
+_MAX_NESTED = 2  # substitutions inside substitutions
+
+
+class Wrapper(BaseModel):
+    """A command that runs another one unchanged; the head of the table says what the columns mean."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    words: int = 0
+    values: list[str] = Field(default_factory=list)
+
+
+class SurroundingsTable(BaseModel):
+    """The table of what may stand around a server; its head says what the columns mean."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    schema_: str = Field(alias="schema", pattern=r"^kvgate/surroundings/v1$")
+    source: str
+    checked: str
+    inert: list[str]
+    wrappers: dict[str, Wrapper]
+    code: list[str]
+    files: list[str]
+    code_roots: list[str]
+    code_names: list[str]
+    code_endings: list[str]
+    data_paths: list[str]
+    data_names: list[str]
+
+
+@cache
+def surroundings_table() -> SurroundingsTable:
+    """Return the table of what may stand around a server."""
+    name = "launch_surroundings.yaml"
+    data = resources.files("kvgate.deployments").joinpath("data", name).read_bytes()
+    document, _ = parse_document(data, name)
+    return SurroundingsTable.model_validate(document)
+
+
+@dataclass
+class Shell:
+    """What the commands of a script leave behind, for the server after them.
+
+    Attributes:
+        exported: variables that the next command inherits.
+        variables: variables that it does not.
+        altered: why code, environment or files may be other than the line shows.
+        undisclosed: why variables may be set that the text does not show.
+        moved: a folder was entered, from which ``python -m`` takes code.
+    """
+
+    exported: dict[str, Word] = field(default_factory=dict)
+    variables: dict[str, Word] = field(default_factory=dict)
+    altered: list[str] = field(default_factory=list)
+    undisclosed: list[str] = field(default_factory=list)
+    moved: bool = False
+    all_exported: bool = False
+    loops: int = 0
+    _open: list[str] = field(default_factory=list)
+    _subshells: int = 0
+    _tested: bool = False
+
+    def inside(self, environment: dict[str, Word], altered: Iterable[str]) -> Shell:
+        """Return the state in which a shell started by this one begins."""
+        return Shell(dict(environment), {}, [*self.altered, *altered], list(self.undisclosed), self.moved)
+
+    def substitute(self, script: Script, source: str, depth: int = 0) -> None:
+        """Take in the commands inside ``$(...)``, which can set no variable of this shell."""
+        for body in script.substitutions:
+            try:
+                inner = split_script(body, source) if depth < _MAX_NESTED else None
+            except InputError:
+                inner = None
+            if inner is None:
+                self.altered.append("a substitution runs commands that kvgate does not read")
+                continue
+            self.altered += filter(None, (_foreign(_without_keywords(one.words), one.writes) for one in inner.commands))
+            self.substitute(inner, source, depth + 1)
+
+    def enter(self, command: Command) -> tuple[Word, ...]:
+        """Keep account of conditions, loops and subshells; return the command without their keywords."""
+        self._subshells += command.after.count("(") - command.after.count(")")
+        if command.after != "&&":  # else the chain goes on
+            self._tested = "|" in command.after
+        at = 0
+        for word in command.words:
+            if word.text in _OPENING:
+                self._open.append(word.text)
+            elif word.text in _CLOSING:
+                if self._open:
+                    self._open.pop()
+            elif word.text not in _JOINING:
+                break
+            at += 1
+        self.loops = sum(opened in _LOOPS for opened in self._open)
+        words = command.words[at:]
+        self._tested = self._tested or (bool(words) and words[0].text in _TESTS)
+        return words
+
+    def _conditional(self) -> bool:
+        return bool(self._open) or self._subshells > 0 or self._tested
+
+    def run(self, words: Sequence[Word], writes: Sequence[Word], *, headed: bool) -> None:
+        """Take in one command that is not the server.
+
+        Args:
+            words: the command, without keywords.
+            writes: the files it writes into.
+            headed: it is the head of a loop (``for x in ...``).
+        """
+        if not words or headed:
+            return
+        name = words[0].text
+        if name in ("export", "declare", "typeset", "readonly", "local"):
+            self._declare(name, words[1:])
+        elif name == "unset":
+            for word in words[1:]:
+                self._assign(word.text, None, export=False)
+        elif name in (".", "source", "eval"):
+            shown = clean_text(words[1].text) if len(words) > 1 and name != "eval" else None
+            ran = f"{name} {shown}" if shown else name
+            self.undisclosed.append(f"`{ran}` runs before the server and may set anything")
+            self.altered.append(self.undisclosed[-1])
+        elif all(_ASSIGNMENT.match(word.text) for word in words):
+            for name_, word in _assigned(words):
+                self._assign(name_, word, export=self.all_exported)
+        else:
+            if name == "set":
+                self._set([word.text for word in words[1:]])
+            self.moved = self.moved or name in ("cd", "pushd")
+            if (reason := _foreign(words, writes)) is not None:
+                self.altered.append(reason)
+
+    def _set(self, options: list[str]) -> None:
+        on = any(re.fullmatch(r"-[a-zA-Z]*a[a-zA-Z]*", option) for option in options) or (
+            "-o" in options and "allexport" in options
+        )
+        off = any(re.fullmatch(r"\+[a-zA-Z]*a[a-zA-Z]*", option) for option in options) or (
+            "+o" in options and "allexport" in options
+        )
+        if (on or off) and self._conditional():
+            self.undisclosed.append("a condition decides which variables are exported")
+        self.all_exported = on or (self.all_exported and not off)
+
+    def _declare(self, name: str, words: Sequence[Word]) -> None:
+        options = [word.text for word in words if word.text.startswith(("-", "+"))]
+        letters = "".join(option[1:] for option in options if option.startswith("-"))
+        if "n" in letters and name == "export":
+            for word in words:
+                self.exported.pop(word.text.partition("=")[0], None)
+            return
+        export = name == "export" or "x" in letters or self.all_exported
+        for word in words:
+            if word.text in options:
+                continue
+            if _ASSIGNMENT.match(word.text):
+                ((name_, value),) = _assigned([word])
+                self._assign(name_, value, export=export)
+            elif word.expansions:
+                self.undisclosed.append(f"{name} {word.expansions[0]} may set any variable")
+            elif export and word.text in self.variables:
+                self._assign(word.text, self.variables[word.text], export=True)
+
+    def _assign(self, name: str, value: Word | None, *, export: bool) -> None:
+        """Set a variable, or unset it; under a condition its value is not known afterwards."""
+        if self._conditional():
+            value = Word(value.text if value is not None else "", (f"${name}",))
+        export = export or name in self.exported
+        if value is None:
+            self.exported.pop(name, None)
+            self.variables.pop(name, None)
+            return
+        self.variables[name] = value
+        if export:
+            self.exported[name] = value
+
+    def environment(self, prefix: Sequence[Word]) -> dict[str, Word]:
+        """Return what a command inherits, with what the words before it assign (``K=V vllm``, ``env -i K=V``)."""
+        found = dict(self.exported)
+        texts = [word.text for word in prefix]
+        if "env" in map(_basename, texts):
+            start = [_basename(text) for text in texts].index("env")
+            found |= dict(_assigned(prefix[:start]))
+            for at, text in enumerate(texts[start:], start):
+                if text in ("-", "-i", "--ignore-environment"):
+                    found.clear()
+                elif text.startswith("--unset="):
+                    found.pop(text.partition("=")[2], None)
+                elif text in ("-u", "--unset") and at + 1 < len(texts):
+                    found.pop(texts[at + 1], None)
+                elif re.fullmatch(r"-u\w+", text):
+                    found.pop(text[2:], None)
+            prefix = prefix[start:]
+        return found | dict(_assigned(prefix))
+
+
+def wrapped_by(prefix: Sequence[Word]) -> str | None:
+    """Say which word in front of a server is none that runs it unchanged; ``None``: there is no such word."""
+    rest = _unwrapped(prefix)
+    if rest and _PYTHON.fullmatch(_basename(rest[0].text)) and not rest[0].expansions:
+        rest = rest[1:]
+        while rest and rest[0].text.startswith("-"):
+            rest = rest[2:] if rest[0].text in _PYTHON_VALUES else rest[1:]
+    return f"the server is run by {_shown(rest[0])}, and what that changes is not known" if rest else None
+
+
+def over_code(mount: Mount, data: Iterable[str]) -> str | None:
+    """Say why a mount may change the software of an image; ``None`` where it holds data.
+
+    Args:
+        mount: the mount.
+        data: paths inside the container that the line reads models, adapters or stored blocks from.
+    """
+    table = surroundings_table()
+    target = PurePosixPath(mount.target or "/")
+    shown = clean_text(str(target)) or "..."
+    reason = f"{shown} is mounted over the image's own files"
+    if any(label in mount.target for label in mount.expansions):
+        return f"the shell fills in what is mounted: {mount.expansions[0]}"
+    if not target.is_absolute() or ".." in target.parts:
+        return reason
+    if any(target.is_relative_to(path) for path in table.data_paths):
+        return None
+    if target.suffix in table.code_endings or ".so." in target.name:
+        return reason
+    components = target.parts[1:]
+    if any(name in table.data_names for name in components):
+        return None
+    if any(PurePosixPath(root).is_relative_to(target) for root in table.code_roots):
+        return reason
+    if any(name in ("site-packages", "dist-packages") or _PYTHON.fullmatch(name) for name in components):
+        return reason
+    holds_data = any(PurePosixPath(path).is_relative_to(target) or target.is_relative_to(path) for path in data)
+    if holds_data and len(components) > 1:
+        return None
+    if any(target.is_relative_to(root) for root in table.code_roots):
+        return reason
+    named = any(name in table.code_names for name in components)
+    return reason if named and not holds_data else None
+
+
+def _foreign(words: Sequence[Word], writes: Sequence[Word]) -> str | None:
+    """Say why a command may change more than the shell's own state; ``None`` where it is known not to."""
+    rest = _unwrapped(words)
+    if not rest:
+        rest = (Word(":"),)
+    head = rest[0]
+    name = _basename(head.text)
+    if head.expansions or head.text.removesuffix(name) not in _SYSTEM or name not in surroundings_table().inert:
+        return f"{_shown(head)} runs before the server, and what it changes is not known"
+    texts = [word.text for word in rest[1:]]
+    if name == "set" and "--" not in texts and not all(_SET_OPTIONS.fullmatch(text) for text in texts):
+        return "`set` changes the shell before the server is run"
+    saves = name == "curl" and any(re.match(r"--(?:output|remote)|-[a-zA-Z]*[oOJK]", text) for text in texts)
+    if saves or (name == "printf" and "-v" in texts):
+        return f"`{name}` runs before the server, and what it changes is not known"
+    files = [word for word in writes if word.expansions or not _HARMLESS_FILES.fullmatch(word.text)]
+    if name in ("tee", "touch"):
+        files += [word for word in rest[1:] if word.text[:1] != "-" and not _HARMLESS_FILES.fullmatch(word.text)]
+    if files:
+        return f"`{name}` writes {clean_text(files[0].text) or '...'} before the server is run"
+    return None
+
+
+def _unwrapped(words: Sequence[Word]) -> tuple[Word, ...]:
+    """Return a command without assignments and the commands that run another unchanged."""
+    rest = _without_keywords(words)
+    table = surroundings_table().wrappers
+    while rest:
+        if _ASSIGNMENT.match(rest[0].text):
+            rest = rest[1:]
+            continue
+        wrapper = table.get(_basename(rest[0].text)) if not rest[0].expansions else None
+        if wrapper is None:
+            return rest
+        rest = rest[1:]
+        while rest and (rest[0].text.startswith("-") or _ASSIGNMENT.match(rest[0].text)):
+            option = rest[0].text
+            rest = rest[2:] if option in wrapper.values else rest[1:]
+            if option == "--":
+                break
+        rest = rest[wrapper.words :]
+    return ()
+
+
+def _without_keywords(words: Sequence[Word]) -> tuple[Word, ...]:
+    at = 0
+    while at < len(words) and words[at].text in _OPENING | _CLOSING | _JOINING:
+        at += 1
+    return tuple(words[at:])
+
+
+def _assigned(words: Sequence[Word]) -> list[tuple[str, Word]]:
+    found = []
+    for word in words:
+        if match := _ASSIGNMENT.match(word.text):
+            name, appended = match.groups()
+            expansions = (*word.expansions, f"${name}") if appended else word.expansions
+            found.append((name, Word(word.text[match.end() :], expansions)))
+    return found
+
+
+def _basename(text: str) -> str:
+    return PurePosixPath(text).name or text
+
+
+def _shown(word: Word) -> str:
+    name = word.expansions[0] if word.expansions else _basename(word.text)
+    return f"`{clean_text(name) or '...'}`"
