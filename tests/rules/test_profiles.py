@@ -318,11 +318,14 @@ def test_a_refutation_in_front_of_an_own_store_is_decided() -> None:
     ("changes", "why"),
     [
         ({"cache.connector": "nobody-knows"}, "there is no profile for the connector 'nobody-knows'"),
-        ({"cache.version": "0.4.6"}, "cache.version 0.4.6 is outside the profile's >=0.4.7,<=0.5.6"),
-        ({"cache.version": "0.6"}, "cache.version 0.6 is outside the profile's >=0.4.7,<=0.5.6"),
-        ({"cache.version": "nightly"}, "cache.version nightly is outside the profile's >=0.4.7,<=0.5.6"),
+        ({"cache.version": "0.4.6"}, "the profile lmcache speaks for cache.version >=0.4.7,<=0.5.6, not for 0.4.6"),
+        ({"cache.version": "0.6"}, "the profile lmcache speaks for cache.version >=0.4.7,<=0.5.6, not for 0.6"),
+        ({"cache.version": "nightly"}, "the profile lmcache speaks for cache.version >=0.4.7,<=0.5.6, not for nightly"),
         ({"cache.version": None}, "cache.version is not known; the profile covers >=0.4.7,<=0.5.6"),
-        ({**OFFLOAD, "engine.version": "0.30.2"}, "engine.version 0.30.2 is outside the profile's >=0.31,<=0.33.0"),
+        (
+            {**OFFLOAD, "engine.version": "0.30.2"},
+            "the profile vllm-offload-fs speaks for engine.version >=0.31,<=0.33.0, not for 0.30.2",
+        ),
     ],
 )
 def test_outside_a_profile_nothing_separates_and_no_knob_counts(changes: dict[str, Any], why: str) -> None:
