@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import cast, get_args
 
 from kvgate.rules.catalogue import dimension, dimensions
-from kvgate.rules.change import UNVERIFIED, Change
+from kvgate.rules.change import PROFILE, UNVERIFIED, Change
 from kvgate.rules.manifest import Manifest
 from kvgate.rules.profile import Coverer, Feature
 from kvgate.rules.schema import Feature as Carried
@@ -38,14 +38,8 @@ def _verdict(new: Manifest, cover: Coverer, dimension_id: str, feature: str, wha
     if cell.key in ("no", "rejects"):
         note = f" ({cell.note})" if cell.note else ""
         return [_change(new, dimension_id, "fault", f"{what}; the key of {connector} does not hold it{note}")]
-    return [
-        _change(
-            new,
-            dimension_id,
-            UNVERIFIED,
-            f"{what}; whether the key holds it is not known" + (f": {cover.why}" if cover.why else ""),
-        )
-    ]
+    detail = f"{what}; whether the key holds it is not known" + (f": {cover.why}" if cover.why else "")
+    return [replace(_change(new, dimension_id, UNVERIFIED, detail), lacks=PROFILE)]
 
 
 def _features(new: Manifest, cover: Coverer) -> list[Change]:

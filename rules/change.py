@@ -12,6 +12,10 @@ UNVERIFIED = "unverified"
 """The kind, or the end of the kind, of every change that is one only because something is not known."""
 
 
+PROFILE = "profile"
+"""What is lacking where nobody knows what the key holds: no value in a manifest settles it."""
+
+
 UNCLASSIFIED = "unclassified"
 """Dimension and kind of a change that no comparison claimed."""
 
@@ -27,7 +31,7 @@ class Change:
         old: the old side's field; ``Unknown`` for what only the new deployment has to answer for.
         new: the new side's field.
         scope: which entries it concerns: ``all``, ``adapter:NAME``, ``media``, ``tenant``.
-        lacks: the path whose value would settle it, where that is another than ``path``.
+        lacks: the path whose value would settle it, where that is another than ``path``, or :data:`PROFILE`.
         detail: what was seen, one clause; empty where old and new say it all.
 
     """

@@ -11,7 +11,7 @@ from kvgate.rules.alone import judge_alone
 from kvgate.rules.boundary import Boundary, about_the_target, find_boundary, keys_answer, met, target_shown
 from kvgate.rules.case import Case
 from kvgate.rules.catalogue import dimension, dimension_of
-from kvgate.rules.change import UNCLASSIFIED, UNVERIFIED, Change
+from kvgate.rules.change import PROFILE, UNCLASSIFIED, UNVERIFIED, Change
 from kvgate.rules.compare.plain import compare_roles
 from kvgate.rules.compare.sides import Sides
 from kvgate.rules.diff import compare
@@ -255,8 +255,8 @@ def _finding(rule: Rule, change: Change, index: int | None) -> Finding:
 
 
 def _what_settles(change: Change) -> str | None:
-    if change.dimension == UNCLASSIFIED:
-        return None
+    if change.dimension == UNCLASSIFIED or change.lacks == PROFILE:
+        return None  # a declaration of what is known already would be a false one
     return (dimension_of(change.lacks) if change.lacks else dimension(change.dimension)).settle
 
 

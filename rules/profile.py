@@ -286,9 +286,8 @@ def cover(manifest: Manifest, profiles: Mapping[str, Profile] | None = None) -> 
                 manifest, None, f"{profile.versions.path} is not known; the profile covers {profile.versions.range}"
             )
         if not version_in(version, profile.versions.range):
-            return Coverer(
-                manifest, None, f"{profile.versions.path} {version} is outside the profile's {profile.versions.range}"
-            )
+            range_ = f"{profile.versions.path} {profile.versions.range}"
+            return Coverer(manifest, None, f"the profile {profile.id} speaks for {range_}, not for {version}")
     if profile.key_from_fields and manifest.value("cache.key_fields") is None:
         return Coverer(manifest, None, "cache.key_fields is not known")
     return Coverer(manifest, profile, "")
