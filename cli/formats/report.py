@@ -14,6 +14,13 @@ Group = Literal["fault", "delete", "separate", "unverified", "met", "harmless"]
 
 WORST_FIRST: tuple[Group, ...] = ("fault", "delete", "separate", "unverified", "met", "harmless")
 
+# How kvgate.rules.profile.cover starts to say that there is no profile for what is known; all else it says is unknown.
+_NO_PROFILE = ("the profile ", "there is no profile ")
+
+# How kvgate.rules.alone says that a field is known, and what the connector's key does with it is not; the reason
+# follows.
+_KEY_UNKNOWN = "; whether the key holds it is not known"
+
 _VALUE = 160  # characters of one value; the record holds it whole
 _LAST = 1000  # the order of a dimension that this version's catalogue does not have
 
@@ -61,6 +68,17 @@ class Shown:
         return self.baseline is None or self.kind == "adverse"
 
     @property
+    def key_unknown(self) -> str | None:
+        """Why it is not known what the connector's key does with a field that is known; ``None``: something else is."""
+        _, found, why = self.detail.partition(_KEY_UNKNOWN)
+        return why.removeprefix(": ") if found and self.kind == "unverified" else None
+
+    @property
+    def seen(self) -> str:
+        """The detail without the reason that :attr:`key_unknown` gives."""
+        return self.detail.partition(_KEY_UNKNOWN)[0] if self.key_unknown is not None else self.detail
+
+    @property
     def change(self) -> str:
         """``old -> new`` where there are values to show, else what was seen."""
         if self.kind == "adverse" or (self.old is None and self.new is None):
@@ -84,6 +102,7 @@ class Baseline:
     knob_because: str
     detached: bool
     silent_because: str | None
+    silent_on_new: bool
 
 
 @dataclass(frozen=True)
@@ -153,6 +172,15 @@ class Report:
     def group(self, name: Group) -> tuple[Shown, ...]:
         """Return the findings of one group, the most useful first."""
         return tuple(finding for finding in self.findings if finding.group == name)
+
+    @property
+    def silences(self) -> tuple[str, ...]:
+        """Why no connector profile speaks for the new deployment, where no setting changes that."""
+        said = [
+            *(old.silent_because or "" for old in self.baselines if old.silent_on_new),
+            *(one.key_unknown or "" for one in self.findings),
+        ]
+        return tuple(why for why in dict.fromkeys(said) if why.startswith(_NO_PROFILE))
 
     @property
     def outcome(self) -> str:
@@ -296,6 +324,7 @@ def _baseline(numbered: tuple[int, Mapping[str, Any]], boundaries: Sequence[Mapp
         knob_because=boundary["knobBecause"],
         detached=boundary["detached"],
         silent_because=None if boundary["profileSpeaks"] else boundary["profileSilentBecause"],
+        silent_on_new=boundary["profileSilentOn"] == "new",
     )
 
 
@@ -309,7 +338,14 @@ def _evidence(data: Mapping[str, Any], used: set[str]) -> Examined:
         scope=data["scope"],
         examined=tuple(coverage["examined"].items()),
         missing=tuple(coverage["missing"].items()),
-        figures=tuple((name, value_text(value)) for name, value in data["figures"].items()),
+        figures=tuple((name, value_text(value)) for name, value in data["figures"].items() if _says(value, data)),
         command=data["command"],
         used=data["digest"] in used,
     )
+
+
+def _says(figure: Any, evidence: Mapping[str, Any]) -> bool:
+    """Whether a figure tells the reader anything: nothing was counted where nothing was run."""
+    if isinstance(figure, (int, float)) and not isinstance(figure, bool):
+        return figure != 0 or evidence["state"] != "not-run"
+    return figure not in (None, "", [], {})

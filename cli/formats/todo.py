@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from kvgate.cli.formats.report import Report, Shown
+
+_Value = TypeVar("_Value")
+
+_NOT_KNOWN_ON = "not known on"
+_NO_SETTING = "no setting settles it: nothing is known of what the connector's key covers"
 
 CAPTURE = "kvgate capture MODEL --from LAUNCH_FILE -o DIR"
 
@@ -95,32 +101,46 @@ def steps(report: Report) -> list[Step]:
             Step("Change the new deployment: it is unsafe by itself, whatever the old one was", exact=tuple(fixes))
         )
     elif not report.accepted:
-        found += [*_clearings(report), *_settings(report)]
-    if report.group("unverified"):
+        found += [*_silences(report), *_clearings(report), *_settings(report)]
+    if any(_settle(finding) != _NO_SETTING for finding in report.group("unverified")):
         found.append(_learn(report))
     return found
+
+
+def _settle(finding: Shown) -> str:
+    if finding.settle is None and finding.key_unknown is not None:
+        return _NO_SETTING
+    return finding.settle or finding.fix or finding.why
 
 
 def unknowns(report: Report) -> Unknowns:
     """Group what is not known by what settles it, most useful first."""
     findings = report.group("unverified")  # in catalogue order: groups and members inherit it
-    usual_sides, usual_outcome = Counter((_sides(report, finding), finding.may_be) for finding in findings).most_common(
-        1
-    )[0][0]
+    usual_outcome = _usual(finding.may_be for finding in findings)
+    # What was seen of one field holds for no other.
+    sides = [text for finding in findings if (text := _sides(report, finding)).startswith(_NOT_KNOWN_ON)]
+    usual_sides = _usual(sides) if sides else None
     groups: dict[str, dict[tuple[str, str | None, tuple[str, ...]], dict[str, None]]] = {}
     for finding in findings:
-        settle, instead = _alternatives(finding.settle or finding.fix or finding.why)
+        settle, instead = _alternatives(_settle(finding))
         notes = []
-        if (sides := _sides(report, finding)) != usual_sides:
-            notes.append(sides)
+        if (about := _sides(report, finding)) != usual_sides:
+            notes.append(about)
         if finding.may_be != usual_outcome:
             notes.append(_outcome(finding.may_be))
         key = (finding.rule, instead, tuple(notes))
         groups.setdefault(settle, {}).setdefault(key, {})[finding.path] = None
     return Unknowns(
-        (f"Unless a line says otherwise: {usual_sides}; {_outcome(usual_outcome)}.", *_unacceptable(findings)),
+        (
+            f"Unless a line says otherwise: {'; '.join(filter(None, (usual_sides, _outcome(usual_outcome))))}.",
+            *_unacceptable(findings),
+        ),
         tuple(Unknown(settle, _members(members)) for settle, members in groups.items()),
     )
+
+
+def _usual(values: Iterable[_Value]) -> _Value:
+    return Counter(values).most_common(1)[0][0]
 
 
 def _members(found: Mapping[tuple[str, str | None, tuple[str, ...]], Mapping[str, None]]) -> tuple[Member, ...]:
@@ -129,6 +149,20 @@ def _members(found: Mapping[tuple[str, str | None, tuple[str, ...]], Mapping[str
     for (rule, instead, notes), paths in found.items():
         rules.setdefault((tuple(paths), instead, notes), []).append(rule)
     return tuple(Member(paths, tuple(names), instead, notes) for (paths, instead, notes), names in rules.items())
+
+
+def _silences(report: Report) -> Iterator[Step]:
+    keys_matter = any(finding.key_unknown is not None for finding in report.group("unverified"))
+    for why in report.silences:
+        ways = ["a kvgate release with a profile for it"]
+        if why.startswith("the profile "):
+            ways.insert(0, "a version in that range")
+        if not keys_matter:
+            ways.append("evidence for what differs (`kvgate explain RULE-ID` says of which kind)")
+        yield Step(
+            f"{why[0].upper()}{why[1:]}: nothing is known of what its key covers; no setting changes that",
+            notes=(f"What does: {', or '.join(ways)}. Until then, --advisory reports and refuses nothing.",),
+        )
 
 
 def _clearings(report: Report) -> Iterator[Step]:
@@ -159,18 +193,19 @@ def _settings(report: Report) -> Iterator[Step]:
         )
     elif report.derived is None:
         yield Step("Make known what is not: until then no namespace can be derived for the new deployment")
-    else:
+    elif not report.silences:
         silent = next((f" ({old.silent_because})" for old in report.baselines if old.silent_because), "")
         yield Step(f"Keep the old entries out of reach: no known setting of this connector does{silent}")
 
 
 def _learn(report: Report) -> Step:
-    findings = report.group("unverified")
+    findings = [finding for finding in report.group("unverified") if _settle(finding) != _NO_SETTING]
     captured = sum(_needs_capture(finding) for finding in findings)
     if captured > 1:
-        reach = f"settles up to {captured} of {len(findings)}; declare the rest with --set"
+        rest = "; declare the rest with --set" if captured < len(findings) else ""
+        reach = f"settles up to {captured} of {len(findings)}{rest}"
         return Step("Make known what is not: capture the deployments with their launch lines", (CAPTURE,), (reach,))
-    first = [unknown.settle for unknown in unknowns(report).groups[:3]]
+    first = [unknown.settle for unknown in unknowns(report).groups if unknown.settle != _NO_SETTING][:3]
     if findings[0].kind == "first" and report.derived is not None:
         return Step("Show what lies at the target", (f"kvgate namespace {report.new}",), notes=(f"{first[0]}.",))
     return Step("Make known what is not", exact=tuple(first))
@@ -197,9 +232,11 @@ def _alternatives(settle: str) -> tuple[str, str | None]:
 
 
 def _sides(report: Report, finding: Shown) -> str:
+    if finding.key_unknown is not None:
+        return finding.seen if finding.key_unknown in report.silences else finding.detail
     sides = []
     if finding.old is None and finding.baseline is not None:
         sides.append(f"old {finding.baseline + 1}" if len(report.baselines) > 1 else "old")
     if finding.new is None:
         sides.append("new")
-    return f"not known on {' and '.join(sides)}" if sides else finding.detail or finding.change
+    return f"{_NOT_KNOWN_ON} {' and '.join(sides)}" if sides else finding.detail or finding.change

@@ -15,6 +15,13 @@ from kvgate.rules.waivers import Waiver
 from tests.rules.clean import FORGET, clean, digest
 
 AS_OF = "2026-11-29"
+# Entries whose key a profile speaks for, and an upgrade that it does not speak for.
+_KEYED = {
+    "cache.connector": "vllm-offload-fs",
+    "request_features": ["lora", "cache_salt"],
+    "cache.tenancy": {"boundary": "tenant", "carried_by": "cache_salt"},
+}
+_PATCHED = {"engine.version": "0.33.1", "tokenizer.renderer.engine_version": "0.33.1"}
 _MINIMAL = {"schema": "kvgate/manifest/v1", "model": {"id": "acme/support-8b"}}
 
 
@@ -90,10 +97,11 @@ def _cases() -> dict[str, Case]:
             options=options,
         ),
         "first": Case((), _new(), pack, options=options),
+        "no-profile": Case((_old(_KEYED),), _new({**_KEYED, **_PATCHED}), pack, options=options),
     }
 
 
-NAMES = ("reuse", "settings", "unverified", "clear", "self-fault", "met", "waived", "several", "first")
+NAMES = ("reuse", "settings", "unverified", "clear", "self-fault", "met", "waived", "several", "first", "no-profile")
 
 
 @functools.cache

@@ -1,0 +1,117 @@
+"""What a report says there is to do: what helps, and nothing that would be a false declaration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kvgate.cli.formats.markdown import render_markdown
+from kvgate.cli.formats.report import Report, read_report
+from kvgate.cli.formats.text import render_text
+from kvgate.cli.formats.todo import steps, unknowns
+from kvgate.rules.case import Case, Options
+from kvgate.rules.decide import decide
+from kvgate.rules.evidence import Coverage, Evidence, subject_of
+from kvgate.rules.pack import shipped_pack
+from kvgate.rules.record import record_of
+from tests.cli.decisions import AS_OF, record
+from tests.rules.clean import FORGET, clean
+
+SENTENCE = (
+    "The profile vllm-offload-fs speaks for engine.version >=0.31,<=0.33.0, not for 0.33.1: nothing is known of what "
+    "its key covers; no setting changes that"
+)
+OFFLOAD = {"cache.connector": "vllm-offload-fs"}
+LORA = {**OFFLOAD, "request_features": ["lora"]}
+
+
+def _record(old: dict[str, Any] | None, new: dict[str, Any], *evidence: Evidence) -> dict[str, Any]:
+    olds = () if old is None else (clean(old, "old.yaml"),)
+    case = Case(olds, clean(new, "new.yaml"), shipped_pack("default"), evidence, options=Options(as_of=AS_OF))
+    return record_of(decide(case), "0.1.0")
+
+
+def _report(old: dict[str, Any] | None, new: dict[str, Any]) -> Report:
+    return read_report(_record(old, new))
+
+
+def test_a_version_without_a_profile_is_said_first_with_what_helps() -> None:
+    report = read_report(record("no-profile"))
+    (first,) = steps(report)
+    assert first.what == SENTENCE
+    assert first.notes == (
+        "What does: a version in that range, or a kvgate release with a profile for it. Until then, --advisory "
+        "reports and refuses nothing.",
+    )
+    assert (first.commands, first.exact) == ((), ())
+
+
+def test_no_declaration_is_asked_for_of_what_is_known() -> None:
+    texts = [render_text(record("no-profile"), width=120, color=False), render_markdown(record("no-profile"))]
+    for text in texts:
+        assert "set request" not in text
+        assert "set cache.tenancy" not in text
+    (group,) = unknowns(read_report(record("no-profile"))).groups
+    assert group.settle.startswith("no setting settles it")
+    assert {path for member in group.members for path in member.paths} == {"request_features", "cache.tenancy"}
+
+
+def test_what_is_not_known_besides_is_still_asked_for() -> None:
+    report = _report(LORA, {**LORA, "engine.version": "0.33.1", "adapters": FORGET})
+    asked = [step.what for step in steps(report)]
+    assert asked[0] == SENTENCE
+    assert "Make known what is not" in asked[-1]
+    assert any("adapters=[]" in group.settle for group in unknowns(report).groups)
+
+
+def test_evidence_is_offered_where_it_would_do() -> None:
+    (first, *_) = steps(_report(OFFLOAD, {**OFFLOAD, "engine.version": "0.33.1"}))
+    assert first.what == SENTENCE
+    assert "or evidence for what differs" in first.notes[0]
+
+
+def test_a_connector_without_a_profile_has_no_range_to_stay_in() -> None:
+    (first, *_) = steps(_report({"cache.connector": "own"}, {"cache.connector": "own", "engine.version": "0.33.1"}))
+    assert first.what.startswith("There is no profile for the connector 'own': nothing is known")
+    assert "range" not in first.notes[0]
+
+
+def test_a_first_deployment_is_told_too() -> None:
+    assert steps(_report(None, {**LORA, "engine.version": "0.33.1"}))[0].what == SENTENCE
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ({**OFFLOAD, "engine.version": "0.30.0"}, OFFLOAD),  # the new one's settings still work
+        (OFFLOAD, {**OFFLOAD, "engine.version": FORGET}),  # to be settled by saying the version
+        (OFFLOAD, {**OFFLOAD, "cache.connector": FORGET}),
+        (OFFLOAD, {**OFFLOAD, "precision.kv_cache": "fp8_e4m3"}),
+    ],
+)
+def test_it_is_said_only_where_it_is_so(old: dict[str, Any], new: dict[str, Any]) -> None:
+    assert not [step.what for step in steps(_report(old, new)) if "no setting changes that" in step.what]
+
+
+def test_figures_that_say_nothing_are_left_out() -> None:
+    old, new = clean(None, "old.yaml"), clean({"tokenizer.effective": "blake3:" + "9" * 64}, "new.yaml")
+    figures: dict[str, Any] = {"conversations": 0, "divergent": 0, "first": [], "blocks": {}, "note": ""}
+
+    def shown(state: Any) -> str:
+        item = Evidence(
+            schema="kvgate/evidence/v1",
+            kind="token-identity",
+            state=state,
+            old=subject_of(old, "token-identity"),
+            new=subject_of(new, "token-identity"),
+            coverage=Coverage(missing={"diagnostic corpus": "no tokenizer files at hand"}),
+            figures=figures,
+        )
+        case = Case((old,), new, shipped_pack("default"), (item,), options=Options(as_of=AS_OF))
+        return render_text(record_of(decide(case), "0.1.0"), width=120, color=False)
+
+    for name in figures:
+        assert f"\n    {name}:" not in shown("not-run")
+    assert "\n    divergent: 0\n" in shown("inconclusive")  # nothing parted: that is a result
+    assert "\n    first:" not in shown("inconclusive")
