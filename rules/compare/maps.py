@@ -15,6 +15,7 @@ from kvgate.rules.packaged import DataModel, packaged_bytes, parse_data
 from kvgate.rules.values import Known
 
 _MISSING = object()
+_NOT_SET = Known("<not set>")
 
 
 class _ConfigFields(DataModel):
@@ -56,13 +57,25 @@ def compare_config(dimension: Dimension, sides: Sides) -> list[Change]:
         return [sides.unverified(dimension, path, "an empty config says nothing of the model")]
     old, new = (normal_config(side.value(path)) for side in (sides.old, sides.new))
     rope_fixed = _length_limit_is_inert(old) and _length_limit_is_inert(new)
+    defaults = _other_defaults(sides)
     changes = []
     for keys, before, after in _leaf_differences(old, new):
         kind = _classify(keys, rope_fixed)
-        changes.append(Change(dimension.id, kind, ".".join((path, *keys)), before, after))
+        # A field that one library has no default for, or that nobody listed: a release may have brought it.
+        by_default = kind != "harmless" and (kind == "unclassified" or _NOT_SET in (before, after))
+        detail = defaults if by_default else ""
+        changes.append(Change(dimension.id, kind, ".".join((path, *keys)), before, after, detail=detail))
     if not changes and sides.same(path) is False:
         changes.append(sides.change(dimension, "harmless", path, detail="other spellings of the same values"))
     return changes
+
+
+def _other_defaults(sides: Sides) -> str:
+    """Say that two libraries filled in the defaults of the two configs; empty where that is not known."""
+    old, new = (side.value("model.config_class.transformers") for side in (sides.old, sides.new))
+    if old is None or new is None or old == new:
+        return ""
+    return f"the defaults were filled in by transformers {old} and {new}: capture both with one version"
 
 
 def _classify(keys: tuple[str, ...], rope_fixed: bool) -> str:
@@ -190,4 +203,4 @@ def _leaf_differences(
 
 
 def _side(value: Any) -> Known:
-    return Known("<not set>" if value is _MISSING else value)
+    return _NOT_SET if value is _MISSING else Known(value)

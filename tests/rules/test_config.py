@@ -284,6 +284,33 @@ def test_two_nulls_are_equal_where_what_sets_the_default_is(path: str) -> None:
         assert (path, "unverified") in kinds(decided({**unset, source: FORGET}, {**unset, source: FORGET}))
 
 
+# ---- defaults of two libraries ----
+
+OTHER_CLASS = {"model.config_class": {"name": "LlamaConfig", "transformers": "5.25.0"}}
+TWO_LIBRARIES = "the defaults were filled in by transformers 5.24.0 and 5.25.0: capture both with one version"
+
+
+def details(new: dict[str, Any]) -> dict[str, str]:
+    """Return what is said of each field of the config."""
+    changes = [finding.change for finding in decided({}, new).findings]
+    return {one.path.removeprefix("model.config."): one.detail for one in changes if one.dimension == "model.config"}
+
+
+def test_fields_that_another_library_s_defaults_may_have_brought_say_so() -> None:
+    new = {**config(brand_new=False, rms_norm_eps=FORGET, hidden_size=1234, id2label={"0": "a"}), **OTHER_CLASS}
+    said = details(new)
+    assert said["brand_new"] == said["rms_norm_eps"] == TWO_LIBRARIES
+    assert said["hidden_size"] == ""  # listed, and set on both sides: somebody changed the model
+    assert "" in {text for name, text in said.items() if name.startswith("id2label")}
+
+
+@pytest.mark.parametrize(
+    "origin", [{}, {"model.config_class": None}, {"model.config_class": FORGET}, {"model.config_class/name": "Other"}]
+)
+def test_nothing_is_said_of_defaults_of_one_library_or_of_unknown_ones(origin: dict[str, Any]) -> None:
+    assert details({**config(brand_new=False), **origin}) == {"brand_new": ""}
+
+
 # ---- launch flags ----
 
 

@@ -320,7 +320,10 @@ def test_a_refutation_in_front_of_an_own_store_is_decided() -> None:
         ({"cache.connector": "nobody-knows"}, "there is no profile for the connector 'nobody-knows'"),
         ({"cache.version": "0.4.6"}, "the profile lmcache-mp speaks for cache.version >=0.4.7,<=0.5.6, not for 0.4.6"),
         ({"cache.version": "0.6"}, "the profile lmcache-mp speaks for cache.version >=0.4.7,<=0.5.6, not for 0.6"),
-        ({"cache.version": "nightly"}, "the profile lmcache-mp speaks for cache.version >=0.4.7,<=0.5.6, not for nightly"),
+        (
+            {"cache.version": "nightly"},
+            "the profile lmcache-mp speaks for cache.version >=0.4.7,<=0.5.6, not for nightly",
+        ),
         ({"cache.version": None}, "cache.version is not known; the profile covers >=0.4.7,<=0.5.6"),
         (
             {**OFFLOAD, "engine.version": "0.30.2"},
