@@ -19,8 +19,10 @@ from kvgate.deployments.config import (
     processor_digest,
     read_config,
 )
+from kvgate.deployments.contradictions import refuse_contradictions
 from kvgate.deployments.hub import HubCheckpoint, obtain, split_repository
 from kvgate.deployments.launch import LaunchFacts, parse_vllm, resolve
+from kvgate.rules.canonical import digest
 from kvgate.rules.errors import InputError, UsageError
 from kvgate.rules.manifest import manifest_from
 from kvgate.rules.progress import Progress, silent
@@ -38,6 +40,16 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 # Tensors that scale the KV cache (vllm/model_executor/model_loader/weight_utils.py maybe_remap_kv_scale_name, 0.33.0).
 _KV_SCALE = re.compile(
     r"(?:^|[._])(?:k|v|kv|q|prob)_(?:scale|zero_point)$|[._](?:k|v|qkv)_proj\.output_scale$|\.(?:q|[kv]_cache)\.scale$"
+)
+# vllm/config/speculative.py, 0.33.0: methods that need no model of their own.
+_WITHOUT_WEIGHTS = frozenset({"ngram", "ngram_gpu", "suffix"})
+# With one of these files vLLM takes Mistral's own tokenizer (vllm/tokenizers/registry.py, 0.33.0).
+_MISTRAL_TOKENIZER = ("tekken.json", "tokenizer.model.v*")
+_TOKENIZER_CONTENT = (
+    "tokenizer.files",
+    "tokenizer.effective",
+    "tokenizer.vocabulary",
+    "tokenizer.special_tokens",
 )
 _NO_LAUNCH = "no launch line was given (--from)"
 # What a launch line would have told, and what without one can only be declared.
@@ -137,7 +149,7 @@ class _Capture:
     ) -> None:
         self._model = model
         self._revision = revision
-        self._facts = _only(launch)
+        self._given = self._facts = _only(launch)  # as the line says it, and as the checkpoint settles it
         self._adapters = adapters
         self._template = chat_template
         self._renderer = renderer
@@ -148,6 +160,8 @@ class _Capture:
         self._notes: list[str] = list(self._facts.notes) if self._facts is not None else []
         for path in (*self._sets, *self._unsets):
             self._assembly.check_path(path)
+        if self._facts is not None:
+            refuse_contradictions(self._sets, self._facts)
 
     def run(self) -> Captured:
         assembly = self._assembly
@@ -162,9 +176,13 @@ class _Capture:
         if self._facts is not None:
             self._facts = resolve(self._facts, config.config, tensor_dtypes=dtypes, accelerator=accelerator)
             self._notes = list(self._facts.notes)
+            if (reason := dict(self._facts.unknown).get("model.config")) is not None:
+                self._settled_by_config(reason)
         self._identity(folder, hub, config)
         self._weights(weights, hub)
         self._launched(weights)
+        self._speculative()
+        self._mistral(folder)
         self._adapters_section()
         tokens = self._tokens(folder, hub)
         for path in self._unsets:
@@ -175,6 +193,17 @@ class _Capture:
         manifest = assembly.manifest()
         manifest_from(manifest, "the captured manifest")  # refuses what a set value made of it
         return Captured(manifest, weights, tokens, assembly.unknown(), tuple(dict.fromkeys(self._notes)))
+
+    def _settled_by_config(self, reason: str) -> None:
+        """Leave unknown what follows from a config that is not the one the engine reads."""
+        given = self._given
+        if given is None:
+            return
+        for path in ("model.quantization", "engine.max_model_len"):
+            if given.values.get(path, "") is None:
+                self._assembly.doubt(path, reason)
+        for path in given.pending:
+            self._assembly.doubt(path, reason)
 
     # -- where the files are ---------------------------------------------------------------------------
 
@@ -255,6 +284,49 @@ class _Capture:
         for path, reason in self._facts.unknown:
             self._assembly.doubt(path, reason)
 
+    def _speculative(self) -> None:
+        """Add the content of a draft model: its name says nothing of its weights, and its KV is stored as well."""
+        path = "engine.speculative"
+        config = self._facts.values.get(path) if self._facts is not None else None
+        draft = config.get("model") if isinstance(config, Mapping) else None
+        # A method without weights may stand as its model; the target's own tensors are fingerprinted with it.
+        if not isinstance(draft, str) or draft.strip("[]") in _WITHOUT_WEIGHTS or draft == self._named():
+            return
+        revision = config.get("revision") if config is not None else None
+        if not _exists(Path(draft)):
+            pinned = isinstance(revision, str) and _COMMIT.fullmatch(revision) and split_repository(draft)
+            if not pinned or draft.startswith(("/", ".", "~")):
+                shown = f"the draft model {draft} is not here, and neither a commit nor a digest says what it holds"
+                self._assembly.doubt(path, shown)
+            return
+        try:
+            print_ = fingerprint_checkpoint(Path(draft), None, self._progress)
+            content = {"weights": print_.digest, "config": digest(read_config(Path(draft)))}
+        except InputError as error:
+            self._assembly.doubt(path, f"the draft model {draft} cannot be fingerprinted: {error.message}")
+            return
+        self._assembly.put(path, {**(config or {}), "content": content})
+
+    def _named(self) -> str | None:
+        return self._facts.model if self._facts is not None else None
+
+    def _mistral(self, folder: Path) -> None:
+        """Leave unknown what an engine takes from Mistral's own files, where a checkpoint has both kinds.
+
+        Source: vllm/transformers_utils/config.py get_config, tokenizers/registry.py and model_loader, 0.33.0;
+        an older release looks for the tokenizer's files alone.
+        """
+        consolidated = any(folder.glob("consolidated*.safetensors")) if folder.is_dir() else False
+        others = consolidated and any(not one.name.startswith("consolidated") for one in folder.glob("*.safetensors"))
+        if others:
+            self._assembly.doubt(
+                "weights.checkpoint", "the engine loads consolidated*.safetensors, and there are others"
+            )
+        if consolidated and (folder / "params.json").exists():
+            reason = "the engine reads Mistral's params.json, which kvgate does not read"
+            self._assembly.doubt("model.config", reason)
+            self._settled_by_config(reason)
+
     def _never_in_a_line(self) -> None:
         """Write ``null`` for what a launch line has no way to set: it is known to be unset."""
         values = self._facts.values if self._facts is not None else {}
@@ -294,7 +366,15 @@ class _Capture:
         doubted = dict(facts.unknown) if facts is not None else {}
         if "tokenizer" in doubted:
             return None
+        if (reason := doubted.get("tokenizer.effective")) is not None:
+            assembly.doubt("chat_template", reason)
+            return None
         folder, path = self._tokenizer_folder(folder, hub)
+        if own := next((name for pattern in _MISTRAL_TOKENIZER for name in folder.glob(pattern)), None):
+            reason = f"the engine takes the tokenizer from {own.name}, which kvgate does not read"
+            for part in (*_TOKENIZER_CONTENT, "chat_template"):
+                assembly.doubt(part, reason)
+            return None
         template, here = self._chat_template(folder, "chat_template" in doubted)
         options = facts.values.get("tokenizer.options") if facts is not None else None
         found, snapshot = examine(

@@ -223,8 +223,9 @@ def code_digest(folder: Path) -> tuple[str | None, str | None]:
     """Return the digest of the Python files that ``trust_remote_code`` would run, or why there is none.
 
     Returns:
-        ``(digest, None)``; ``(None, None)`` where no file asks for code; ``(None, reason)`` where the code
-        lies in another repository.
+        ``(digest, None)``; ``(None, None)`` where there is no code and no file asks for any; ``(None, reason)``
+        where the code lies in another repository. Code that no file asks for counts as well: a class of the
+        engine or of another file may import it.
 
     Raises:
         InputError: a file that declares code is unreadable, or the code is implausibly large.
@@ -234,8 +235,6 @@ def code_digest(folder: Path) -> tuple[str | None, str | None]:
         if (folder / name).exists():
             declared = read_json_object(folder / name).get("auto_map")
             asked += _strings(declared)
-    if not asked:
-        return None, None
     if any("--" in reference for reference in asked):
         return None, "its auto_map names code in another repository"
     files: dict[str, str] = {}
@@ -244,7 +243,9 @@ def code_digest(folder: Path) -> tuple[str | None, str | None]:
         data = read_bytes(path, left)
         left -= len(data)
         files[path.relative_to(folder).as_posix()] = sha256(data)
-    return (digest(files), None) if files else (None, "its auto_map names code that is not in the folder")
+    if files:
+        return digest(files), None
+    return None, ("its auto_map names code that is not in the folder" if asked else None)
 
 
 def _strings(value: Any) -> list[str]:

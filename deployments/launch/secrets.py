@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
+from kvgate.rules.canonical import sha256
+
 # A name is a credential's when one of its words says so; "tokens" and "tokenizer" are other words.
 _SECRET_WORDS = {
     "token",
@@ -50,6 +52,24 @@ _SHAPES = re.compile(
 _USER_INFO = re.compile(r"(?<=://)[^/?#\s@]*(?:@[^/?#\s@]*)*@")
 _QUERY = re.compile(r"(?<=[?&;])([A-Za-z0-9_.%-]+)=[^&;#\s]*[&;]?")
 
+# Texts that say nothing of whose deployment it is: numbers, switches, efforts, and paths.
+_PLAIN = re.compile(
+    r"[-+]?[0-9][0-9.,:x*]{0,31}|(?:/[\w.@+-]+)+/?|sha256:[0-9a-f]{64}"
+    r"|(?i:true|false|yes|no|on|off|none|null|auto|default|enabled?|disabled?|minimal|min|low|medium|high|max|xhigh"
+    r"|spawn|fork|all|always|never|text|json|string|openai|system|user|assistant|tool|developer)"
+)
+
+
+def without_text(value: Any) -> Any:
+    """Return a JSON value with its free text as digests: it can be compared, and shows nobody's prompt or name."""
+    if isinstance(value, Mapping):
+        return {key: without_text(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [without_text(item) for item in value]
+    if isinstance(value, str) and value and not _PLAIN.fullmatch(value):
+        return sha256(value.encode("utf-8", "surrogatepass"))
+    return value
+
 
 def is_secret_name(name: str) -> bool:
     """Whether a flag, variable or key of this name holds a credential (``HF_TOKEN``, ``secretKey``)."""
@@ -62,8 +82,16 @@ def clean_text(text: str) -> str | None:
     if _SHAPES.search(text):
         return None
     without = _USER_INFO.sub("", text)
+    if any(_holds_user_info(word) for word in without.split()):
+        return None
     without = _QUERY.sub(lambda match: "" if is_secret_name(match[1]) else match[0], without)
     return without.rstrip("?&") if without != text and "?" in text else without
+
+
+def _holds_user_info(word: str) -> bool:
+    """Whether a URL still holds an ``@`` behind a colon: it may end a password that has a slash in it."""
+    start, end = word.find("://"), word.rfind("@")
+    return 0 <= start < end and ":" in word[start + 3 : end]
 
 
 def clean(value: Any, name: str = "") -> tuple[Any, bool]:

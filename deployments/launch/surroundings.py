@@ -286,7 +286,7 @@ def _foreign(words: Sequence[Word], writes: Sequence[Word]) -> str | None:
     if head.expansions or head.text.removesuffix(name) not in _SYSTEM or name not in surroundings_table().inert:
         return f"{_shown(head)} runs before the server, and what it changes is not known"
     texts = [word.text for word in rest[1:]]
-    if name == "set" and "--" not in texts and not all(_SET_OPTIONS.fullmatch(text) for text in texts):
+    if name == "set" and not all(_SET_OPTIONS.fullmatch(text) for text in texts):
         return "`set` changes the shell before the server is run"
     saves = name == "curl" and any(re.match(r"--(?:output|remote)|-[a-zA-Z]*[oOJK]", text) for text in texts)
     if saves or (name == "printf" and "-v" in texts):

@@ -23,13 +23,14 @@ from kvgate.deployments.launch.facts import LaunchFacts
 from kvgate.deployments.launch.flags import CommandLine, Given, read_flags, vllm_flags, words_of_config
 from kvgate.deployments.launch.invocation import Invocation, find_invocation
 from kvgate.deployments.launch.places import located, one_location
-from kvgate.deployments.launch.secrets import clean, clean_text, is_secret_name
+from kvgate.deployments.launch.secrets import clean, clean_text, is_secret_name, without_text
 from kvgate.deployments.launch.shell import Word
 from kvgate.deployments.launch.surroundings import over_code, surroundings_table
 from kvgate.rules.document import parse_document, parse_json
 from kvgate.rules.errors import InputError
 
 _CREDENTIAL = "looks like a credential and was left out"
+_DROPPED = "a credential, which was left out"
 _WHOLE_OR_NOT_AT_ALL = frozenset({"hf-overrides", "chat-template", "speculative-config", "rope-scaling"})
 _TRUE = frozenset({"1", "true", "yes", "on"})
 # What a flag that may be hidden in an unread place could set.
@@ -45,6 +46,7 @@ _SET_BY_FLAGS = (
     "precision.compute",
     "precision.kv_cache",
     "precision.kv_scales",
+    "weights.checkpoint",
     "weights.mutable",
     "engine.max_model_len",
     "engine.block_size",
@@ -61,6 +63,19 @@ _SET_BY_FLAGS = (
     "roles",
     *CACHE_PATHS,
 )
+_TOKENIZER = ("tokenizer.files", "tokenizer.effective", "tokenizer.vocabulary", "tokenizer.special_tokens")
+# Flags that make the engine read other files than a capture does, but for these values: what they leave unknown.
+# vllm/config/load.py, model_executor/model_loader/__init__.py, tokenizers/registry.py, 0.33.0.
+_OTHER_FILES: dict[str, tuple[frozenset[str], tuple[str, ...]]] = {
+    "load-format": (
+        frozenset({"auto", "hf", "safetensors", "fastsafetensors", "runai_streamer"}),
+        ("weights.checkpoint",),
+    ),
+    "config-format": (frozenset({"auto", "hf"}), ("model.config",)),
+    "hf-config-path": (frozenset(), ("model.config",)),
+    "tokenizer-mode": (frozenset({"auto", "hf"}), (*_TOKENIZER, "chat_template")),
+    "mm-encoder-fp8-scale-path": (frozenset(), ("engine.args",)),
+}
 _SEEN_BY_READING = {
     "kv-transfer-config": (*CACHE_PATHS, "roles"),
     "hf-overrides": ("model.config",),
@@ -69,6 +84,7 @@ _SEEN_BY_READING = {
     "chat-template": ("chat_template",),
     "speculative-config": ("engine.speculative",),
     "enable-expert-parallel": ("parallelism.expert",),
+    "load-format": ("weights.checkpoint",),
 }
 # What the image and the package set stand for, once something may have changed the software in them.
 _CODE = ("engine.version", "engine.image", "engine.packages", "tokenizer.renderer")
@@ -233,6 +249,7 @@ class _Reading:
         adapters = self._features()
         cache = self._cache()
         self._mutability()
+        self._other_files()
         self._values["tokenizer.options"] = self._options
         if "engine.args" not in self._unknown:
             self._values["engine.args"] = self._args
@@ -328,7 +345,8 @@ class _Reading:
             if self._doubted(name, section) or not present or given is None:
                 return
             if given.value not in (default, None, ""):
-                self._options[option] = given.value
+                texts = option == "template_kwargs"  # they may hold whole prompts; the rest are names of modes
+                self._options[option] = without_text(given.value) if texts else given.value
             return
         if self._doubted(name, path):
             return
@@ -391,15 +409,17 @@ class _Reading:
             if cleaned is None or cleaned != value:
                 self._notes.append(f"{name} held a credential; it was left out")
             if cleaned is not None:
-                self._args[name] = cleaned
+                self._args[name] = without_text(cleaned)
         if unread:
             self._notes.append(f"environment variables taken to change nothing: {', '.join(map(_shown, unread))}")
         seed, layout = "engine.prefix_hash.seed", "engine.kv_layout"
         for path, name in ((seed, "PYTHONHASHSEED"), (layout, "VLLM_KV_CACHE_LAYOUT")):
             value = self._variable(name, path)
             if path not in self._unknown:
-                value = clean_text(value) if value else None
-                self._values[path] = table.kv_layouts.get(value, value) if value and path == layout else value
+                shown = clean_text(value) if value else None
+                self._values[path] = table.kv_layouts.get(shown, shown) if shown and path == layout else shown
+                if value and shown is None:
+                    self._doubt(path, f"{name} is set to {_DROPPED}")
         self._attention_variable()
 
     def _attention_variable(self) -> None:
@@ -562,8 +582,10 @@ class _Reading:
     def _clean_environment(self) -> dict[str, Word]:
         cleaned: dict[str, Word] = {}
         for name, word in self._run.environment.items():
-            if not is_secret_name(name) and (text := clean_text(word.text)) is not None:
-                cleaned[name] = Word(text, word.expansions)
+            if is_secret_name(name):
+                continue
+            text = clean_text(word.text)
+            cleaned[name] = Word(text, word.expansions) if text is not None else Word("", (_DROPPED,))
         return cleaned
 
     def _mutability(self) -> None:
@@ -579,6 +601,15 @@ class _Reading:
             self._doubt(path, "--worker-extension-cls may change the weights while serving")
         if self._value_of("calculate-kv-scales"):
             self._values["precision.kv_scales"] = "dynamic"
+
+    def _other_files(self) -> None:
+        """Leave unknown what the engine reads from files that no capture opens."""
+        for name, (usual, paths) in _OTHER_FILES.items():
+            if self._doubted(name, *paths) or (value := self._value_of(name)) is None:
+                continue
+            if str(value).lower() not in usual:
+                for path in paths:
+                    self._doubt(path, f"--{name} {value}: it is read from files that kvgate does not read")
 
     def _altered(self, adapters: Mapping[str, str]) -> None:
         """Make unknown what the image no longer says, where code was mounted, installed or patched round the server."""

@@ -360,3 +360,126 @@ def test_bad_checkpoints_give_one_clear_error(make_checkpoint: MakeCheckpoint, t
         capture(str(make_checkpoint("folder")), revision="main")
     with pytest.raises(InputError, match="more than one server"):
         capture(str(make_checkpoint("two")), launch=launched("vllm serve a") + launched("vllm serve b"))
+
+
+def _draft_line(draft: str, **more: str) -> str:
+    config = {"method": "eagle3", "model": draft, "num_speculative_tokens": 3, **more}
+    return f"vllm serve /m --speculative-config '{json.dumps(config)}'"
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_draft_model_counts_by_its_content(make_checkpoint: MakeCheckpoint) -> None:
+    folder = str(make_checkpoint("target"))
+    draft = make_checkpoint("draft")
+
+    def found(line: str) -> Any:
+        return capture(folder, launch=launched(line)).manifest["engine"].get("speculative", "unknown")
+
+    first = found(_draft_line(str(draft)))
+    assert first["num_speculative_tokens"] == 3
+    assert re.fullmatch("blake3:[0-9a-f]{64}", first["content"]["weights"])
+    (draft / "config.json").write_text((draft / "config.json").read_text().replace("512", "1024"))
+    changed = found(_draft_line(str(draft)))
+    assert changed["content"]["weights"] == first["content"]["weights"]
+    assert changed["content"]["config"] != first["content"]["config"]
+    (draft / "model.safetensors").write_bytes(b"broken")
+    assert found(_draft_line(str(draft))) == "unknown"
+    for draft_name in ("/models/eagle", "org/eagle"):
+        assert found(_draft_line(draft_name)) == "unknown"
+        assert found(_draft_line(draft_name, revision="main")) == "unknown"
+    assert found(_draft_line("/models/eagle", revision="0" * 40)) == "unknown"
+    assert found(_draft_line("org/eagle", revision="0" * 40))["revision"] == "0" * 40
+    assert found("vllm serve /m --spec-model org/eagle") == "unknown"
+    for own in ("vllm serve /m --spec-method ngram --spec-model '[ngram]'", "vllm serve /m --spec-model /m"):
+        assert "content" not in found(own)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_config_that_is_read_elsewhere_leaves_what_follows_from_it_unknown(make_checkpoint: MakeCheckpoint) -> None:
+    captured = capture(str(make_checkpoint()), launch=launched(f"{LINE} --hf-config-path /cfg"))
+    for path in ("model.config", "model.quantization", "engine.max_model_len", "precision.compute"):
+        assert "--hf-config-path /cfg" in reason(captured, path)
+    assert "precision" not in captured.manifest or "compute" not in captured.manifest["precision"]
+    assert captured.manifest["weights"]["checkpoint"]["kv_rule"] == "1/all-tensors"
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("name", ["tekken.json", "tokenizer.model.v3"])
+def test_mistrals_own_tokenizer_is_not_the_one_that_is_examined(make_checkpoint: MakeCheckpoint, name: str) -> None:
+    folder = make_checkpoint()
+    (folder / name).write_text("{}")
+    captured = capture(str(folder), launch=launched(LINE))
+    assert captured.tokens is None
+    assert captured.manifest["tokenizer"].keys() <= {"path", "options", "renderer"}
+    assert "chat_template" not in captured.manifest
+    assert name in reason(captured, "tokenizer.effective")
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_tokenizer_of_another_mode_is_not_examined(make_checkpoint: MakeCheckpoint) -> None:
+    captured = capture(str(make_checkpoint()), launch=launched(f"{LINE} --tokenizer-mode mistral"))
+    assert captured.tokens is None
+    assert "effective" not in captured.manifest["tokenizer"]
+    assert "--tokenizer-mode mistral" in reason(captured, "chat_template")
+
+
+@pytest.mark.usefixtures("quick")
+def test_mistrals_own_weights_and_config_beside_the_usual_ones(make_checkpoint: MakeCheckpoint) -> None:
+    folder = make_checkpoint()
+    (folder / "params.json").write_text("{}")
+    assert "config" in capture(str(folder), launch=launched(LINE)).manifest["model"]
+    header = json.dumps({"tok_embeddings.weight": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    (folder / "consolidated.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + b"abcd")
+    captured = capture(str(folder), launch=launched(LINE))
+    assert "config" not in captured.manifest["model"]
+    assert "checkpoint" not in captured.manifest["weights"]
+    assert "params.json" in reason(captured, "precision.compute")
+
+
+@pytest.mark.usefixtures("quick")
+def test_code_before_the_server_leaves_its_packages_and_renderer_unknown(make_checkpoint: MakeCheckpoint) -> None:
+    line = f"docker run --entrypoint bash vllm/vllm-openai:v0.33.0@{IMAGE} -c 'pip install x; vllm serve /m'"
+    captured = capture(str(make_checkpoint()), launch=launched(line))
+    assert not {"image", "packages", "version"} & captured.manifest["engine"].keys()
+    assert "renderer" not in captured.manifest["tokenizer"]
+    assert "`pip`" in reason(captured, "tokenizer.renderer")
+    said = {"engine.image": IMAGE, "engine.packages": "blake3:" + "0" * 64}
+    told = capture(str(make_checkpoint("b")), launch=launched(line), sets=said, renderer="here").manifest
+    assert told["engine"]["image"] == IMAGE
+    assert told["tokenizer"]["renderer"]["transformers"] == _version("transformers")
+
+
+CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
+    "a namespace": ({"cache.namespace": "kvg1-x"}, 'is declared to be "kvg1-x", but the launch line says "/mnt/kv"'),
+    "inside a section": ({"cache": {"location": "/mnt/other"}}, 'the launch line says "/mnt/kv"'),
+    "a number": ({"parallelism.tensor": 8}, "is declared to be 8, but the launch line says 2"),
+    "to be unset": ({"cache.connector": None}, 'is declared to be null, but the launch line says "vllm-offload-fs"'),
+    "an image": ({"engine.image": "sha256:" + "b" * 64}, IMAGE),
+    "an argument": ({"engine.args.enforce-eager": False}, "the launch line says true"),
+    "with a credential": ({"cache.location": "redis://:p/w0rd@c"}, "is declared to be another value"),
+}
+
+
+@pytest.mark.parametrize("name", CONTRADICTIONS)
+def test_what_contradicts_the_launch_line_is_refused_before_any_work(name: str) -> None:
+    sets, message = CONTRADICTIONS[name]
+    with pytest.raises(UsageError) as caught:
+        capture("/nowhere", launch=launched(f"{LINE}{OFFLOAD} --enforce-eager"), sets=sets)
+    assert message in str(caught.value)
+    assert "w0rd" not in str(caught.value)
+    assert "change launch.sh" in str(caught.value)
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_the_line_says_too_or_does_not_say_may_be_declared(make_checkpoint: MakeCheckpoint) -> None:
+    sets = {
+        "cache.location": "/mnt/kv",
+        "engine.block_size": 16,
+        "engine.args.made-up": 1,
+        "request_features": ["cache_salt"],
+        "precision.compute": "float16",
+        "weights.mutable": True,
+    }
+    captured = capture(str(make_checkpoint()), launch=launched(f"{LINE}{OFFLOAD} --enforce-eager"), sets=sets)
+    assert captured.manifest["engine"]["args"] == {"enforce-eager": True, "made-up": 1}
+    assert captured.manifest["precision"]["compute"] == "float16"

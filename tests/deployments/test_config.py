@@ -210,11 +210,14 @@ def test_the_processor_digest_is_of_content(tmp_path: Path) -> None:
 
 def test_the_code_digest_is_of_every_python_file_that_may_run(tmp_path: Path) -> None:
     folder = _file(tmp_path, b'{"model_type": "x"}')
-    (folder / "modeling.py").write_text("a = 1")
-    assert code_digest(folder) == (None, None)  # nothing asks for code
+    assert code_digest(folder) == (None, None)
     _file(tmp_path, b'{"model_type": "x", "auto_map": {"AutoModel": "modeling.M"}}')
+    assert code_digest(folder) == (None, "its auto_map names code that is not in the folder")
+    (folder / "modeling.py").write_text("a = 1")
     first = code_digest(folder)
     assert first[0] is not None
+    _file(tmp_path, b'{"model_type": "x"}')
+    assert code_digest(folder) == first  # no file asks for it, and it may be imported all the same
     (folder / "helper.py").write_text("b = 2")
     second = code_digest(folder)
     assert second != first

@@ -398,6 +398,7 @@ LINES: dict[str, tuple[str, LaunchFacts]] = {
                 ("engine.args", "--load-format is set to $FORMAT, which the shell fills in"),
                 ("model.revision", "--revision is set to $(...), which the shell fills in"),
                 ("parallelism.tensor", "--tensor-parallel-size is set to $TP, which the shell fills in"),
+                ("weights.checkpoint", "--load-format is set to $FORMAT, which the shell fills in"),
             ),
         ),
     ),
@@ -476,6 +477,31 @@ def test_every_path_of_the_flag_table_is_a_manifest_path() -> None:
         assert (flag.use == "harmless") == (flag.why is not None), name
         if flag.path is not None:
             assert flag.path in leaves or flag.path.startswith("tokenizer.options."), name
+
+
+TOKENIZER = {"tokenizer.files", "tokenizer.effective", "tokenizer.vocabulary", "tokenizer.special_tokens"}
+OTHER_FILES: dict[str, set[str]] = {
+    "--load-format pt": {"weights.checkpoint"},
+    "--load-format mistral": {"weights.checkpoint"},
+    "--load-format $F": {"weights.checkpoint", "engine.args"},
+    "--load-format safetensors": set(),
+    "--load-format AUTO": set(),
+    "--config-format mistral": {"model.config"},
+    "--config-format hf": set(),
+    "--hf-config-path /cfg": {"model.config"},
+    "--tokenizer-mode mistral": {*TOKENIZER, "chat_template"},
+    "--tokenizer-mode slow": {*TOKENIZER, "chat_template"},
+    "--tokenizer-mode my_own": {*TOKENIZER, "chat_template"},
+    "--tokenizer-mode hf": set(),
+    "--mm-encoder-fp8-scale-path /s.json": {"engine.args"},
+    "--generation-config /g": set(),
+    "--served-model-name s": set(),
+}
+
+
+@pytest.mark.parametrize("flag", OTHER_FILES)
+def test_what_is_read_from_files_that_no_capture_opens_is_unknown(flag: str) -> None:
+    assert set(dict(read(f"vllm serve org/m {flag}").unknown)) - {"engine.version"} == OTHER_FILES[flag]
 
 
 BOMB = "a" * 10_000_000

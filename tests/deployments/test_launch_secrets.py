@@ -170,3 +170,62 @@ def test_no_line_crashes_the_reader(text: str) -> None:
 def test_no_arrangement_of_shell_pieces_crashes_the_reader(pieces: list[str]) -> None:
     _told(" ".join(pieces))
     _told("".join(pieces))
+
+
+URLS = {
+    "redis://:p/w0rd@c:6379/0": None,
+    "redis://u:p/w@0rd@c:6379/0": None,
+    "redis://:p?w0rd@c:6379/0": None,
+    "redis://:p#w0rd@c:6379/0": None,
+    "redis://:12/w0rd@c:6379/0": None,
+    "see redis://:p/w0rd@c and more": None,
+    "redis://:p%2Fw0rd@c:6379/0": "redis://c:6379/0",
+    "redis://u:p@c:6379/0": "redis://c:6379/0",
+    "https://host/@scope/package": "https://host/@scope/package",
+    "redis://c:6379/0": "redis://c:6379/0",
+}
+
+
+@pytest.mark.parametrize("url", URLS)
+def test_a_password_with_a_slash_in_it_is_a_password(url: str) -> None:
+    assert clean_text(url) == URLS[url]
+
+
+def test_a_store_behind_such_a_password_is_not_known() -> None:
+    line = "LMCACHE_REMOTE_URL=redis://:p/w0rd@c:6379/0 vllm serve org/m --kv-transfer-config {}"
+    found = parse_vllm(line.format(shlex.quote('{"kv_connector":"LMCacheConnectorV1"}')), source="s")
+    assert "w0rd" not in repr(found)
+    assert "cache.location" not in found.values
+    assert dict(found.unknown)["cache.location"] == "LMCACHE_REMOTE_URL is set to a credential, which was left out"
+    seed = parse_vllm("PYTHONHASHSEED=hf_abcdefghijklmnopqrst vllm serve org/m", source="s")
+    assert "engine.prefix_hash.seed" not in seed.values  # not known to be unset
+
+
+PROMPT = "SECRETPROMPT for tenant ACME"
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        """vllm serve org/m --default-chat-template-kwargs '{{"system_prompt": "{}"}}'""",
+        """vllm serve org/m --default-chat-template-kwargs '{{"a": {{"b": ["{}"]}}}}'""",
+        "vllm serve org/m --default-chat-template-kwargs.system_prompt '{}'",
+        "VLLM_FOO='{}' vllm serve org/m",
+        "docker run -e 'TORCHINDUCTOR_X={}' vllm/vllm-openai:v0.33.0 org/m",
+    ],
+)
+@pytest.mark.parametrize("text", [PROMPT, "tenant-acme-salt", "ACME"])
+def test_free_text_is_compared_and_never_shown(place: str, text: str) -> None:
+    first, again, other = (parse_vllm(place.format(one), source="s") for one in (text, text, "something else"))
+    assert text not in repr(first)
+    assert "sha256:" in repr(first)
+    assert first == again != other
+
+
+def test_switches_numbers_and_paths_stay_readable() -> None:
+    kwargs = {"enable_thinking": False, "reasoning_effort": "high", "budget": "1024", "n": 3, "file": "/x/y.json"}
+    found = parse_vllm(
+        f"VLLM_FOO=1 VLLM_BAR=Auto vllm serve org/m --default-chat-template-kwargs '{json.dumps(kwargs)}'", source="s"
+    )
+    assert found.values["tokenizer.options"] == {"template_kwargs": kwargs}
+    assert found.values["engine.args"] == {"VLLM_FOO": "1", "VLLM_BAR": "Auto"}

@@ -79,7 +79,6 @@ FOREIGN = {
     "sed -i s/a/b/ /x.py; vllm serve org/m": "`sed`",
     "/srv/echo hi; vllm serve org/m": "`echo`",
     "$SETUP; vllm serve org/m": "`$SETUP`",
-    "bash -c 'pip install x' && vllm serve org/m": "`bash`",
     "nohup pip install x; vllm serve org/m": "`pip`",
     "if true; then pip install x; fi; vllm serve org/m": "`pip`",
     "{ pip install x; }; vllm serve org/m": "`pip`",
@@ -114,6 +113,11 @@ def test_any_other_command_leaves_the_software_and_the_environment_unknown(scrip
     assert reasons.keys() - {"model.served_name"} == BY_COMMAND
     assert all(FOREIGN[script] in reasons[path] for path in BY_COMMAND)
     assert not set(found.values) & BY_COMMAND
+
+
+def test_a_shell_before_the_server_is_such_a_command_too() -> None:
+    reasons = dict(read("bash -c 'pip install x' && vllm serve org/m").unknown)
+    assert "`bash`" in reasons["engine.packages"]
 
 
 def test_an_entry_point_of_ones_own_is_such_a_command() -> None:
