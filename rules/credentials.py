@@ -71,15 +71,6 @@ _QUOTED = 200  # characters of a path, which a hostile input can make very long
 _END_OF_URL = re.compile(r"[\s\"'`<>]")
 
 
-def names_credential(name: str) -> bool:
-    """Whether one of a name's words says that it holds a credential (``HF_TOKEN``, ``secretKey``).
-
-    Generous, for what may be left out: a launch flag ``image-token`` counts too.
-    """
-    words = _words(name)
-    return any(word in _WORDS for word in words) or any(pair in _PAIRS for pair in pairwise(words))
-
-
 def holds_credential(text: str) -> bool:
     """Whether a credential stands in a text: in a URL, after a name, or as issuers spell theirs."""
     if _SHAPES.search(text):
@@ -161,7 +152,7 @@ def _is_one(name: str, value: Any, *, vocabulary: bool) -> bool:
 
 
 def _says_credential(words: list[str], *, vocabulary: bool) -> bool:
-    """As :func:`names_credential`, but only where the name is of the credential itself."""
+    """Whether a name is a credential's own, and not of something about one, nor of a word of a vocabulary."""
     if not words or words[-1] in _ABOUT:
         return False
     if any(pair in _PAIRS for pair in pairwise(words)) or any(word in _WORDS - {"token"} for word in words):
@@ -171,7 +162,8 @@ def _says_credential(words: list[str], *, vocabulary: bool) -> bool:
     others = set(words) - {"token"}
     if others & _OF_AN_ACCOUNT:
         return True
-    return not (others and (vocabulary or others & _OF_A_VOCABULARY))
+    # "token-keyed" and "long-prefill-token-threshold" are about tokens of a prompt.
+    return words[-1] == "token" and not (others and (vocabulary or others & _OF_A_VOCABULARY))
 
 
 def _texts(value: Any) -> list[str]:

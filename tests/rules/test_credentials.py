@@ -130,7 +130,7 @@ def test_a_manifest_with_one_is_refused_by_name_and_by_looks(path: str, value: A
         ("tokenizer.special_tokens", {"bos_token": "<s>", "pad_token": {"content": "pad"}, "anything_token": "w"}),
         ("engine.args", {"max-num-batched-tokens": 8192, "eos_token": "end", "stop_token_ids": [1], "tokenizer": "x"}),
         ("engine.args", {"api-key": None, "enable-auth": True, "api-key-file": "/run/x", "hf-token": "${HF_TOKEN}"}),
-        ("engine.args", {"token": 7, "token_ids": ["a"]}),
+        ("engine.args", {"token": 7, "token_ids": ["a"], "token-keyed": "yes", "dbo-decode-token-threshold": "32"}),
         ("tokenizer.files", {"secret/token": "blake3:" + "0" * 64}),
         ("inputs.system_prompts", {"secret": "sha256:" + "0" * 64}),
     ],
