@@ -207,7 +207,7 @@ OVER_CODE = [
     "-v /srv/x:/opt/tools:ro",
     "-v /srv/x:/etc/ld.so.conf.d",
     "-v /srv/x:/",
-    "-v /srv/x:/home/u/.local/lib/python3.12/site-packages/x.py",
+    "-v /srv/x:/data/u/.local/lib/python3.12/site-packages/x.py",
     "-v /srv/x:/srv/patches/vllm",
     "-v /srv/x:/start.sh",
     "-v /srv/x:/data/../usr/lib",
