@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from kvgate.corpora.corpus import load_corpus
 from kvgate.corpora.examine import examine
@@ -26,6 +27,7 @@ from kvgate.rules.canonical import digest
 from kvgate.rules.errors import InputError, UsageError
 from kvgate.rules.manifest import manifest_from
 from kvgate.rules.progress import Progress, silent
+from kvgate.rules.schema import Feature
 from kvgate.weights.adapters import fingerprint_adapter
 from kvgate.weights.digest import root_digest
 from kvgate.weights.fingerprint import fingerprint_checkpoint
@@ -191,6 +193,8 @@ class _Capture:
             assembly.declare(path, value)
         self._unknown()
         manifest = assembly.manifest()
+        if "request_features" not in self._sets:
+            _let_requests_carry_the_boundary(manifest)
         manifest_from(manifest, "the captured manifest")  # refuses what a set value made of it
         return Captured(manifest, weights, tokens, assembly.unknown(), tuple(dict.fromkeys(self._notes)))
 
@@ -455,6 +459,10 @@ class _Capture:
             assembly.restore(section, True)
             for name in ("transformers", "tokenizers"):
                 assembly.put(f"{section}.{name}", found.renderer[name], "computed")
+            if (here := _installed(values.get("engine.name"))) is not None and "engine.version" not in self._sets:
+                assembly.restore("engine.version", True)
+                assembly.put("engine.version", here, "computed")
+                values = {**values, "engine.version": here}
         elif self._facts is not None:
             # What the image or package set holds: comparable only while that is known.
             for name in ("transformers", "tokenizers"):
@@ -508,3 +516,19 @@ def _scales(weights: Fingerprint) -> str | None:
     """Return the digest of the KV scales in a checkpoint; ``None``: there are none, so they are 1.0."""
     scales = [entry for entry in weights.entries if _KV_SCALE.search(entry.name)]
     return root_digest(scales) if scales else None
+
+
+def _let_requests_carry_the_boundary(manifest: dict[str, Any]) -> None:
+    """Add what carries the tenant boundary to what requests carry: whoever declares the one says the other."""
+    tenancy = manifest.get("cache", {}).get("tenancy")
+    carrier = tenancy.get("carried_by") if isinstance(tenancy, Mapping) else None
+    if carrier in get_args(Feature) and "request_features" in manifest:
+        manifest["request_features"] = sorted({*manifest["request_features"], carrier})
+
+
+def _installed(engine: Any) -> str | None:
+    """Return the version of an engine that is installed in this environment, by the name of its distribution."""
+    try:
+        return version(engine) if engine in ("vllm", "sglang") else None
+    except PackageNotFoundError:
+        return None

@@ -86,21 +86,22 @@ def _in_command(command: Sequence[Word], shell: Shell, source: str, depth: int) 
     for at, word in enumerate(command):
         name = PurePosixPath(word.text).name
         following = [w.text for w in command[at + 1 : at + 3]]
-        prefix = command[:at]
         if name in TOOLS and (following[:1] == ["run"] or following == ["container", "run"]):
+            prefix = command[:at]
             run = read_container_run(command[at + 1 + following.index("run") + 1 :], source)
             # What was done to the host before is not in the image; but it may have set what is handed through.
             known = not (shell.altered or shell.undisclosed or wrapped_by(prefix))
             return _in_container(run, shell.environment(prefix) if known else {}, source, depth)
         if name in _SHELLS and (script := _script_of(command, at + 1)) is not None:
+            prefix = command[:at]
             inner = shell.inside(shell.environment(prefix), filter(None, [wrapped_by(prefix)]))
             return _in_nested(script, inner, source, depth)
         if name == "vllm" and following[:1] == ["serve"]:
-            return [_invocation(command[at + 2 :], True, shell, prefix)]
+            return [_invocation(command[at + 2 :], True, shell, command[:at])]
         if word.text == "-m" and following[:1] and following[0] in _SERVER_MODULES:
-            return [_invocation(command[at + 2 :], False, shell, prefix, module=True)]
+            return [_invocation(command[at + 2 :], False, shell, command[:at], module=True)]
         if name == "api_server.py":
-            found = _invocation(command[at + 1 :], False, shell, prefix)
+            found = _invocation(command[at + 1 :], False, shell, command[:at])
             if not {"site-packages", "dist-packages"} & set(PurePosixPath(word.text).parts):
                 found.altered.append("the server is run from a file that is not among the installed packages")
             return [found]

@@ -299,24 +299,25 @@ def _foreign(words: Sequence[Word], writes: Sequence[Word]) -> str | None:
     return None
 
 
-def _unwrapped(words: Sequence[Word]) -> tuple[Word, ...]:
+def _unwrapped(words: Sequence[Word]) -> Sequence[Word]:
     """Return a command without assignments and the commands that run another unchanged."""
     rest = _without_keywords(words)
     table = surroundings_table().wrappers
-    while rest:
-        if _ASSIGNMENT.match(rest[0].text):
-            rest = rest[1:]
+    at = 0
+    while at < len(rest):
+        if _ASSIGNMENT.match(rest[at].text):
+            at += 1
             continue
-        wrapper = table.get(_basename(rest[0].text)) if not rest[0].expansions else None
+        wrapper = table.get(_basename(rest[at].text)) if not rest[at].expansions else None
         if wrapper is None:
-            return rest
-        rest = rest[1:]
-        while rest and (rest[0].text.startswith("-") or _ASSIGNMENT.match(rest[0].text)):
-            option = rest[0].text
-            rest = rest[2:] if option in wrapper.values else rest[1:]
+            return rest[at:]
+        at += 1
+        while at < len(rest) and (rest[at].text.startswith("-") or _ASSIGNMENT.match(rest[at].text)):
+            option = rest[at].text
+            at += 2 if option in wrapper.values else 1
             if option == "--":
                 break
-        rest = rest[wrapper.words :]
+        at += wrapper.words
     return ()
 
 

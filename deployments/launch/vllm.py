@@ -30,6 +30,7 @@ from kvgate.rules.document import parse_document, parse_json
 from kvgate.rules.errors import InputError
 
 _CREDENTIAL = "looks like a credential and was left out"
+_MAX_REASONS = 8  # a script of a thousand commands is not told command by command
 _DROPPED = "a credential, which was left out"
 _WHOLE_OR_NOT_AT_ALL = frozenset({"hf-overrides", "chat-template", "speculative-config", "rope-scaling"})
 _TRUE = frozenset({"1", "true", "yes", "on"})
@@ -624,7 +625,7 @@ class _Reading:
             self._doubt(path, reasons[0])
         for path in self._set_by_environment() if self._run.altered else ():
             self._doubt(path, reasons[0])
-        self._notes += [f"the software that serves is not known: {reason}" for reason in reasons[1:]]
+        self._notes += [f"the software that serves is not known: {reason}" for reason in reasons[1:_MAX_REASONS]]
 
     def _hidden_settings(self) -> None:
         """Make unknown what may be set out of sight, unless the line sets it too."""

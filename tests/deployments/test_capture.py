@@ -483,3 +483,39 @@ def test_what_the_line_says_too_or_does_not_say_may_be_declared(make_checkpoint:
     captured = capture(str(make_checkpoint()), launch=launched(f"{LINE}{OFFLOAD} --enforce-eager"), sets=sets)
     assert captured.manifest["engine"]["args"] == {"enforce-eager": True, "made-up": 1}
     assert captured.manifest["precision"]["compute"] == "float16"
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(
+    ("tenancy", "sets", "carried"),
+    [
+        ({"boundary": "tenant", "carried_by": "cache_salt"}, {}, ["cache_salt"]),
+        ({"boundary": "tenant", "carried_by": "cache_salt"}, {"request_features": []}, []),
+        ({"boundary": "tenant", "carried_by": "account"}, {}, []),
+        (None, {}, []),
+    ],
+)
+def test_requests_carry_the_declared_boundary_unless_the_operator_says_otherwise(
+    make_checkpoint: MakeCheckpoint, tenancy: Any, sets: dict[str, Any], carried: list[str]
+) -> None:
+    captured = capture(
+        str(make_checkpoint()), launch=launched("vllm serve /m"), sets={"cache.tenancy": tenancy, **sets}
+    )
+    assert captured.manifest["request_features"] == carried
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_engine_that_is_installed_here_says_its_version(
+    make_checkpoint: MakeCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = str(make_checkpoint())
+    assert "version" not in capture(folder, launch=launched("vllm serve /m"), renderer="here").manifest["engine"]
+    installed = tmp_path / "vllm-0.33.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.33.0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    manifest = capture(folder, launch=launched("vllm serve /m"), renderer="here").manifest
+    assert manifest["engine"]["version"] == "0.33.0"
+    assert manifest["tokenizer"]["renderer"]["engine_version"] == "0.33.0"
+    elsewhere = capture(folder, launch=launched("vllm serve /m")).manifest
+    assert "version" not in elsewhere["engine"]
