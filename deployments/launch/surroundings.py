@@ -34,6 +34,7 @@ _PYTHON = re.compile(r"python[0-9.]*")
 _PYTHON_VALUES = ("-X", "-W")
 _SYSTEM = ("", "/bin/", "/usr/bin/", "/usr/local/bin/", "/sbin/", "/usr/sbin/")
 _HARMLESS_FILES = re.compile(r"[0-9]+-?|-|/dev/\S*|/tmp/\S*|/var/log/\S*|[^.]\S*\.(?:log|pid)|\.?\.?/?\S*\.log")
+_MAX_SUBSTITUTIONS = 256
 _MAX_NESTED = 2  # substitutions inside substitutions
 
 
@@ -103,6 +104,9 @@ class Shell:
 
     def substitute(self, script: Script, source: str, depth: int = 0) -> None:
         """Take in the commands inside ``$(...)``, which can set no variable of this shell."""
+        if len(script.substitutions) > _MAX_SUBSTITUTIONS:
+            self.altered.append(f"{len(script.substitutions):,} substitutions run before the server")
+            return
         for body in script.substitutions:
             try:
                 inner = split_script(body, source) if depth < _MAX_NESTED else None

@@ -88,6 +88,7 @@ FOREIGN = {
     'echo "$(echo $(pip install x))"; vllm serve org/m': "`pip`",
     "echo ${X:-$(pip install x)}; vllm serve org/m": "`$X`",
     "vllm serve org/m --served-model-name $(pip install x)": "`pip`",
+    "echo " + "$(date)" * 300 + "; vllm serve org/m": "300 substitutions",
     "uv run vllm serve org/m": "`uv`",
     "nohup uv run --with x vllm serve org/m": "`uv`",
     "read VLLM_KV_CACHE_LAYOUT < f; vllm serve org/m": "`read`",
