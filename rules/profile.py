@@ -288,8 +288,8 @@ def cover(manifest: Manifest, profiles: Mapping[str, Profile] | None = None) -> 
         if not version_in(version, profile.versions.range):
             range_ = f"{profile.versions.path} {profile.versions.range}"
             return Coverer(manifest, None, f"the profile {profile.id} speaks for {range_}, not for {version}")
-    if profile.key_from_fields and manifest.value("cache.key_fields") is None:
-        return Coverer(manifest, None, "cache.key_fields is not known")
+    if profile.key_from_fields and not manifest.value("cache.key_fields"):
+        return Coverer(manifest, None, "cache.key_fields is not known, or empty")
     return Coverer(manifest, profile, "")
 
 

@@ -16,6 +16,9 @@ def compare_exact(dimension: Dimension, sides: Sides) -> list[Change]:
         match sides.same(path):
             case None:
                 changes.append(sides.unverified(dimension, path, sides.unknown_sides(path)))
+            case False if dimension.default_of and None in (sides.old.value(path), sides.new.value(path)):
+                detail = "left to the engine's default on one side, which may be the other side's very value"
+                changes.append(sides.unverified(dimension, path, detail))
             case False:
                 changes.append(sides.change(dimension, "differs", path))
             case True if sides.both_null(path) and not sides.defaults_known_equal(dimension):
@@ -108,8 +111,13 @@ def compare_connector_version(dimension: Dimension, sides: Sides) -> list[Change
     connector, and a connector that is part of its engine has the engine's version.
     """
     path = dimension.paths[0]
-    if not sides.same(path) or not sides.both_null(path):
-        return compare_exact(dimension, sides)
+    equal = sides.same(path)
+    if equal is None:
+        return [sides.unverified(dimension, path, sides.unknown_sides(path))]
+    if not equal:
+        return [sides.change(dimension, "differs", path)]
+    if not sides.both_null(path):
+        return []
     profiles = {
         cover.profile.versions.path
         for cover in (sides.old_cover, sides.new_cover)

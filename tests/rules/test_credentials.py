@@ -88,9 +88,9 @@ def test_what_only_looks_like_one_is_left_alone(text: str) -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("start", ["", "://:", "basic "])
 def test_a_search_is_one_pass(start: str, piece: str) -> None:
-    started = time.monotonic()
+    started = time.process_time()
     holds_credential(start + piece * (400_000 // len(piece)))
-    assert time.monotonic() - started < 3  # a second pass for every character would take minutes
+    assert time.process_time() - started < 3  # a second pass for every character would take minutes
 
 
 @pytest.mark.parametrize(

@@ -295,7 +295,7 @@ def test_an_own_store_has_the_namespace_knob_only_where_its_key_holds_it() -> No
 
 def test_an_own_store_says_nothing_before_its_key_is_declared() -> None:
     found = cover(clean({**OWN, "cache.key_fields": None}))
-    assert (found.profile, found.knobs, found.why) == (None, None, "cache.key_fields is not known")
+    assert (found.profile, found.knobs, found.why) == (None, None, "cache.key_fields is not known, or empty")
 
 
 def test_requests_in_an_own_store() -> None:
