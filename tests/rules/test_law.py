@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
@@ -407,17 +407,7 @@ def test_forgetting_after_two_changes(context: str) -> None:
     assert list(itertools.islice(broken(two_dimensions(context)), 5)) == []
 
 
-EVIDENCE_KINDS: list[Kind] = [
-    "token-identity",
-    "weights-identity",
-    "config-equivalence",
-    "kv-equivalence",
-    "isolation",
-    "inventory",
-    "lifecycle-audit",
-    "tenant-canary",
-    "bypass-diff",
-]
+EVIDENCE_KINDS: list[Kind] = list(get_args(Kind))
 
 
 @pytest.mark.parametrize("state", ["proved", "refuted"])
