@@ -119,13 +119,18 @@ def _clear(old: Manifest, index: int, decision: Decision) -> Clear:
     if profile is None:
         return Clear(index, "no profile says how this store is cleared", "not known", owner)
     model = str(old.value("model.id"))
+    # A store with two tiers is captured as "[one + other]"; the command is for the first, the others are named.
+    location = str(old.value("cache.location") or "LOCATION")
+    tiers = [tier.rstrip("/") for tier in location.removeprefix("[").removesuffix("]").split(" + ")]
     filled = {
         # Quoted: the command is there to be pasted, and a manifest must not be able to write it.
         "{pattern}": shlex.quote(_GLOB.sub(r"\\\g<0>", model) + "@*"),
         "{model_folder}": shlex.quote(model.replace("/", "_")),
-        "{location}": shlex.quote(str(old.value("cache.location") or "LOCATION").rstrip("/")),
+        "{location}": shlex.quote(tiers[0]),
     }
     command = profile.clearing.command
     for placeholder, value in filled.items():
         command = command.replace(placeholder, value)
+    if len(tiers) > 1:
+        command += "   # and the same entries in " + " and ".join(shlex.quote(tier) for tier in tiers[1:])
     return Clear(index, command, profile.clearing.blast_radius, owner)

@@ -79,7 +79,7 @@ def test_a_kv_dtype_change_with_a_leak_needs_both(check: Check, capture: Capture
     new = capture(base, fp8, sets={**LMCACHE_DECLARED, "cache.tenancy": {"boundary": "shared", "carried_by": None}})
     both = ["kv-dtype-changed", "tenancy-widened"]
     answer = check(old, new)
-    assert (*answer,) == (CLEAR, 20, both)
+    assert (*answer,) == (CLEAR, 20, ["kv-dtype-changed", "requests-changed", "tenancy-widened"])
     assert answer.open == both
     assert answer.predicate["action"]["kind"] == "clear"
     assert answer.predicate["action"]["settings"]
