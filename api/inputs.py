@@ -100,6 +100,8 @@ def load_manifest(given: ManifestInput) -> Manifest:
     inside = path / "manifest.yaml"
     with contextlib.suppress(OSError):  # a name that is too long: reading it says so
         path = inside if inside.is_file() else path
+    if os.path.isdir(path):  # noqa: PTH112 - Path.is_dir raises for a name that is too long
+        raise InputError("is a folder without a manifest.yaml", where=str(path), hint="`kvgate capture MODEL -o` this folder first")
     return parse_manifest(read_bytes(path), str(path))
 
 

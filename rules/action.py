@@ -73,8 +73,12 @@ def settings_for(manifest: Manifest, derived: str | None, coverer: Coverer) -> t
     if derived is None:
         return ()
     settings = []
+    location = manifest.value("cache.location")
+    scheme = location.partition("://")[0].lower() if isinstance(location, str) and "://" in location else ""
     for knob in coverer.knobs or ():
-        located = _located(manifest.value("cache.location"), derived, knob.schemes)
+        if knob.path == "cache.location" and scheme not in knob.schemes and len(coverer.knobs or ()) > 1:
+            continue  # no location of this kind is a name of its own: the other knob is the way
+        located = _located(location, derived, knob.schemes)
         value = derived if knob.path == "cache.namespace" else located
         how = tuple(line.replace("{namespace}", derived).replace("{located}", located) for line in knob.how)
         settings.append(Setting(knob.path, value, how))

@@ -164,12 +164,16 @@ def _moved_knob(sides: Sides, inventory: list[Evidence]) -> tuple[Knob | None, s
     for item in inventory:
         if shown := inventory_shows(item, sides.derived):
             return moved[0], shown
-    missing = (
-        "no id can be derived while parts of the identity are unknown"
-        if sides.derived is None
-        else f"that does not hold the derived id {sides.derived}"
-    )
     target = sides.new.value(moved[-1].path)
+    if sides.derived is None:
+        missing = "no id can be derived while parts of the identity are unknown"
+    elif sides.derived in target:
+        missing = (
+            "that only mentions the derived id: it must be a component of a path or name of its own "
+            "(what follows the host of a Redis URL is a database number)"
+        )
+    else:
+        missing = f"that does not hold the derived id {sides.derived}"
     return None, f"{moved[-1].path} moved to {target!r}, but {missing} and no inventory shows what lies there"
 
 

@@ -199,7 +199,7 @@ def _left_open(captured: Captured) -> Iterator[str]:
         concerned = [one for one in dimensions() if one.owns(path) or any(_below(own, path) for own in one.paths)]
         settle = concerned[0].settle if len(concerned) == 1 else ""
         rows.append((min((one.order for one in concerned), default=0), path, reason, settle))
-    yield f"unknown: {len(rows)}, most useful first (what is unknown equals nothing, so a check stays red)"
+    yield f"unknown: {len(rows)}, most useful first (unknown equals nothing: a check refuses it where it counts)"
     for _, path, reason, settle in sorted(rows, key=lambda row: row[0]):
         yield f"  {path}: {reason}" + (f"; {settle}" if settle and "--set" in settle else "")
 

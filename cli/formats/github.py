@@ -37,6 +37,8 @@ def render_github(record: Mapping[str, Any], line_of: Line = no_lines) -> str:
     message = f"{report.outcome}: {report.because}"
     if found := steps(report):
         message += f". To do: {found[0].what}"
+        if report.settings:
+            message += f" ({report.settings[0].path}: {report.settings[0].value})"
     if left:
         message += f". {left} more findings are not annotated; the report has all"
     level = "notice" if report.accepted else _refused(report)

@@ -108,7 +108,7 @@ def _row(report: Report, finding: Shown) -> str:
     cells = [
         escaped(_GROUP_WORDS[finding.group]),
         code(finding.rule),
-        f"{code(_cut(finding.path))}{escaped(scope + about)}",
+        " ".join(part for part in (code(_cut(finding.path)), escaped((scope + about).strip())) if part),
         "" if finding.alone else code(_cut(finding.old)) or "not known",
         code(_cut(finding.new)) or "not known",
         *(escaped(answer) for answer in finding.answers),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from kvgate.rules.errors import InputError
 
-MAX_TEXT = 256 * 1024  # the longest real one, with an inline chat template, is about 20 kB
+MAX_TEXT = 128 * 1024  # the longest real one, with an inline chat template, is about 20 kB
 
 # Noncharacters (Unicode 16, section 23.7) stand in for what must reach the words unchanged.
 _OPEN = "\ufdd0"  # "something the shell would have filled in follows"

@@ -53,7 +53,8 @@ class Sides:
     def default_unverified(self, dimension: Dimension, path: str) -> Change:
         """Make the change that says that two defaults were compared, and what would show them to be the same."""
         lacking = [anchor for anchor in dimension.default_of if self.same(anchor) is not True]
-        detail = f"unset on both sides, and what sets the default is not known to be equal ({', '.join(lacking)})"
+        what = ", ".join(lacking) or "version, package set or image"
+        detail = f"unset on both sides, and what sets the default is not known to be equal ({what})"
         unknown = next((anchor for anchor in lacking if self.same(anchor) is None), None)
         return replace(self.unverified(dimension, path, detail), lacks=unknown)
 

@@ -181,6 +181,7 @@ def tokens(markdown: str) -> list[Token]:
 @example("".join(HOSTILE))
 @example("a\\")
 @example("|")
+@example("`[link](http://evil.example)")
 def test_markdown_cannot_be_broken_out_of(text: str) -> None:
     for record in (record_with(text), record_with_settings(text)):
         _holds_together(tokens(render_markdown(record)))

@@ -20,6 +20,7 @@ from .conftest import MakeFolder
 
 _MIB = 1 << 20
 _TIGHT = Limits(render_seconds=0.5, template_bytes=256 * _MIB)
+_ROOMY = Limits(render_seconds=8, template_bytes=256 * _MIB)  # so that memory or output ends it, on any machine
 _CORPUS = Corpus("test", "sha256:" + "0" * 64, (Conversation("first", messages=({"role": "user", "content": "hi"},)),))
 _FOREVER = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
 
@@ -52,8 +53,8 @@ def test_it_is_refused_by_name_and_quickly(make_folder: MakeFolder, name: str) -
     folder = make_folder(template=template)
     began = time.monotonic()
     with pytest.raises(InputError, match=says) as caught:
-        take_snapshot(folder, _CORPUS, limits=_TIGHT)
-    assert time.monotonic() - began < 10  # a second of rendering, the start of the child, a busy machine
+        take_snapshot(folder, _CORPUS, limits=_TIGHT if "did not finish" in says else _ROOMY)
+    assert time.monotonic() - began < 30  # seconds of rendering, the start of the child, a busy machine
     assert str(caught.value.where).startswith(str(folder / "tokenizer_config.json"))
     assert "\n" not in str(caught.value)
     assert "first" in str(caught.value) or "internals" in says or "writes" in says
