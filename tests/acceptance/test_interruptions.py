@@ -21,7 +21,13 @@ def _start(folder: Path, base: Path, *more: str) -> subprocess.Popen[bytes]:
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        preexec_fn=_interruptible,
     )
+
+
+def _interruptible() -> None:
+    """Take interrupts: what a shell starts in the background inherits that they are ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def test_two_captures_into_one_folder(check: Check, base: Path, tmp_path: Path) -> None:

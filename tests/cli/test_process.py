@@ -107,6 +107,11 @@ def test_a_reader_that_went_away_changes_nothing(pair: tuple[str, str], tmp_path
     assert (done.returncode, done.stderr) == (10, b"")
 
 
+def interruptible() -> None:
+    """Take interrupts: what a shell starts in the background inherits that they are ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_an_interrupt_leaves_nothing_half_written(pair: tuple[str, str], tmp_path: Path) -> None:
     started = subprocess.Popen(
         [*COMMAND, "check", "old.yaml", "-", "-o", "json=r.json"],
@@ -115,6 +120,7 @@ def test_an_interrupt_leaves_nothing_half_written(pair: tuple[str, str], tmp_pat
         stderr=subprocess.PIPE,
         cwd=tmp_path,
         env=environment(),
+        preexec_fn=interruptible,
     )
     assert started.stdin is not None
     # More than a pipe holds: once it is written, the command is reading.
