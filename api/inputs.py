@@ -101,7 +101,9 @@ def load_manifest(given: ManifestInput) -> Manifest:
     with contextlib.suppress(OSError):  # a name that is too long: reading it says so
         path = inside if inside.is_file() else path
     if os.path.isdir(path):  # noqa: PTH112 - Path.is_dir raises for a name that is too long
-        raise InputError("is a folder without a manifest.yaml", where=str(path), hint="`kvgate capture MODEL -o` this folder first")
+        raise InputError(
+            "is a folder without a manifest.yaml", where=str(path), hint="`kvgate capture MODEL -o` this folder first"
+        )
     return parse_manifest(read_bytes(path), str(path))
 
 
