@@ -73,7 +73,9 @@ def find(case: Case) -> Found:
             found, boundary = _pair(case, _sides(case, mine.manifest, other.manifest, derived), index)
             name = None if mine.name == other.name is None else f"{mine.name or 'old'} -> {other.name or 'new'}"
             boundaries.append(Between(index, name, boundary))
-            findings += _new(findings, [_in_pool(one, name) for one in found])
+            # A pool has no pools: their lists are compared once, for the whole deployment.
+            own = [one for one in found if name is None or one.change.dimension != "roles"]
+            findings += _new(findings, [_in_pool(one, name) for one in own])
         findings += _new(findings, _pools_changed(case, old, index, derived))
     new_cover = cover(case.new, case.profiles)
     if not case.old:
@@ -152,10 +154,11 @@ def _pools_changed(case: Case, old: Manifest, index: int, derived: Derived) -> l
     """Compare the lists of pools themselves; what each pool is, is compared pool by pool."""
     sides = _sides(case, old, case.new, derived)
     boundary = find_boundary(sides, [])
-    return [
-        _met_by(_finding(case.pack.rule_for(change.dimension, change.kind), change, index), boundary, sides)
-        for change in compare_roles(dimension("roles"), sides)
-    ]
+    findings = []
+    for change in compare_roles(dimension("roles"), sides):
+        found = _finding(case.pack.rule_for(change.dimension, change.kind), change, index)
+        findings.append(_met_by(replace(found, keys_separate=keys_answer(change, boundary, sides)), boundary, sides))
+    return findings
 
 
 def _first(case: Case, news: Sequence[Pool], derived: Derived) -> list[Finding]:

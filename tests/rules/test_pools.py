@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.rules.clean import clean, digest
+from tests.rules.clean import FORGET, clean, digest
 from tests.rules.deciding import NAMESPACE, REUSE, decided, rules
 
 WEIGHTS = {"weights.checkpoint.digest": digest("9"), "weights.checkpoint.kv_digest": digest("9")}
@@ -65,3 +65,10 @@ def test_a_change_in_one_pool_counts_and_names_it() -> None:
     assert decision.verdict == NAMESPACE
     assert "kv-dtype-changed" in rules(decision)
     assert any("decode" in finding.change.detail for finding in decision.findings)
+
+
+def test_pools_that_are_not_known_on_the_old_side_are_said_once() -> None:
+    decision = decided(
+        {"roles": FORGET, "parallelism.tensor": 4}, {"roles": [pool("decode", parallelism__data=2), pool("prefill")]}
+    )
+    assert [finding.rule for finding in decision.findings if finding.change.dimension == "roles"] == ["roles-changed"]
