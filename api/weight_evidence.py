@@ -1,0 +1,90 @@
+"""What the tensor maps beside two manifests say about each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kvgate.evidence import NAMED, about
+from kvgate.rules.errors import InputError
+from kvgate.rules.evidence import Coverage, Evidence
+from kvgate.rules.manifest import Manifest
+
+if TYPE_CHECKING:
+    from kvgate.weights.tensor_map import TensorMap
+
+
+def weight_evidence(
+    old: Manifest, new: Manifest, old_map: tuple[Path, str] | None, new_map: tuple[Path, str] | None
+) -> list[Evidence]:
+    """Compare two tensor maps.
+
+    Args:
+        old: the old deployment.
+        new: the new one.
+        old_map: the old side's map and the ``sha256:...`` it must have; ``None``: there is none.
+        new_map: the new side's.
+
+    Returns:
+        ``weights-identity`` evidence; nothing where the digests are equal or a map is missing.
+
+    Raises:
+        InputError: a map is exchanged, or contradicts its manifest.
+    """
+    digests = [side.value("weights.checkpoint.digest") for side in (old, new)]
+    if old_map is None or new_map is None or None in digests or digests[0] == digests[1]:
+        return []
+    from kvgate.weights.tensor_map import compare_maps
+
+    difference = compare_maps(_map(old, *old_map), _map(new, *new_map))
+    lists: dict[str, Sequence[str | tuple[str, str]]] = {
+        "added": difference.added,
+        "removed": difference.removed,
+        "changed": difference.changed,
+        "renamed": difference.renamed,
+    }
+    figures: dict[str, Any] = {
+        name: {"count": len(found), "first": [_named(item) for item in found[:NAMED]]}
+        for name, found in lists.items()
+        if found
+    }
+    kv = [side.value("weights.checkpoint.kv_digest") for side in (old, new)]
+    rule = [side.value("weights.checkpoint.kv_rule") for side in (old, new)]
+    tail_only = kv[0] is not None and kv[0] == kv[1] and rule[0] is not None and rule[0] == rule[1]
+    counts = [f"{len(found)} {name}" for name, found in lists.items() if found]
+    first = next((_named(found[0]) for found in lists.values() if found), None)
+    reason = ", ".join([*counts, f"{difference.equal} equal"]) + (f"; first: {first}" if first else "")
+    coverage = Coverage(examined={"tensors": difference.equal + sum(len(found) for found in lists.values())})
+    return [
+        about(
+            "weights-identity",
+            "inconclusive" if tail_only else "refuted",
+            old,
+            new,
+            reason,
+            {**figures, "equal": difference.equal},
+            coverage,
+        )
+    ]
+
+
+def _named(item: str | tuple[str, str]) -> str:
+    return item if isinstance(item, str) else f"{item[0]} -> {item[1]}"
+
+
+def _map(manifest: Manifest, path: Path, sha256: str) -> TensorMap:
+    from kvgate.weights.tensor_map import kv_digest_of, read_map
+
+    found = read_map(path, sha256)
+    where = manifest.where("weights.checkpoint.digest")
+    if found.digest != manifest.value("weights.checkpoint.digest"):
+        raise InputError("weights.checkpoint.digest is not that of the tensor map beside it", where=where)
+    config = manifest.value("model.config")
+    claimed = manifest.value("weights.checkpoint.kv_digest")
+    if claimed is not None and config is not None:
+        digest, rule = kv_digest_of(found, config)
+        # A list of another version cannot be checked here; the comparison of kv_rule takes care of that.
+        if rule == manifest.value("weights.checkpoint.kv_rule") and digest != claimed:
+            raise InputError("weights.checkpoint.kv_digest is not that of the tensor map beside it", where=where)
+    return found
