@@ -1,0 +1,150 @@
+"""What token ids stand for, when the tokenizer is gone and only its vocabulary strings were saved."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+Style = Literal["byte-level", "metaspace", "wordpiece"]
+
+NO_TEXT = "the rendered text was not saved"
+NO_PIECES = "the vocabulary strings of these tokens were not saved"
+NOT_SPELLED = "the tokens do not spell the rendered text: the tokenizer normalises it"
+
+_SPACE, _BLANK, _MORE = "\u0120", "\u2581", "##"  # how the three styles mark a space, or that there is none
+_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+_CHUNK = 4096
+_LEADING = 4  # tokens that a post-processor puts in front of a text; none puts more than two
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """Return the byte that each character of a byte-level vocabulary stands for.
+
+    Printable bytes stand for themselves, the rest for characters from 256 on, in order. Source:
+    huggingface/tokenizers, tokenizers/src/pre_tokenizers/byte_level.rs, ``bytes_char``, 0.23.3.
+    """
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
+
+
+_ALPHABET = _byte_alphabet()
+
+
+class Pieces:
+    """The vocabulary strings of one side.
+
+    Args:
+        strings: the vocabulary's own string by id, for the ids that occur.
+
+    """
+
+    def __init__(self, strings: Mapping[int, str]) -> None:
+        self._strings = strings
+        self.style = _style(strings)
+        self._bytes = _Bytes(strings, self.style)
+
+    def string(self, token: int) -> str | None:
+        """Return the vocabulary's own string of an id; ``None``: it was not saved."""
+        return self._strings.get(token)
+
+    def text(self, token: int) -> str | None:
+        r"""Return the text that an id stands for, bytes that are no text of their own as ``\xhh``."""
+        if token not in self._strings:
+            return None
+        if self.style == "wordpiece":
+            return self._strings[token]
+        return self._bytes[token].decode("utf-8", "backslashreplace")
+
+    def locate(self, text: str | None, ids: Sequence[int], count: int) -> int | str:
+        """Return the index of the character at which token ``count`` begins, or why that cannot be said.
+
+        A token that begins within a character (as bytes do) is placed at that character.
+
+        Args:
+            text: what was rendered; ``None``: not saved.
+            ids: its token ids.
+            count: index of a token, or the number of tokens for the end.
+
+        """
+        if text is None:
+            return NO_TEXT
+        if any(token not in self._strings for token in ids[:count]):
+            return NO_PIECES
+        data = text.encode("utf-8", "replace")  # one byte for a lone surrogate: characters are counted, not kept
+        at = self._walk(data, ids, count)
+        return NOT_SPELLED if at is None else len(data[:at].decode("utf-8", "ignore"))
+
+    def _walk(self, data: bytes, ids: Sequence[int], count: int) -> int | None:
+        at = index = leading = 0
+        doubtful = False  # something without text of its own was passed, so that what follows has to fit
+        while index < count:
+            chunk = ids[index : min(index + _CHUNK, count)]
+            run = b"".join(map(self._bytes.__getitem__, chunk))
+            if data.startswith(run, at):
+                at += len(run)
+                index += len(chunk)
+                doubtful = doubtful and not run
+                continue
+            for token in chunk:
+                after = self._step(data, at, token)
+                if after is None:
+                    # At the very start stand tokens that a post-processor added: they are no text.
+                    if at or index != leading or leading == _LEADING:
+                        return None
+                    leading += 1
+                    after = at
+                doubtful = after == at
+                at = after
+                index += 1
+        if not doubtful:
+            return at
+        if count == len(ids):
+            return at if at == len(data) else None
+        return at if ids[count] in self._strings and self._step(data, at, ids[count]) not in (None, at) else None
+
+    def _step(self, data: bytes, at: int, token: int) -> int | None:
+        """Return where ``token`` ends if it stands at ``at``, else ``None``."""
+        spelled = self._bytes[token]
+        if self.style == "wordpiece" and not self._strings[token].startswith(_MORE):
+            while data[at : at + 1].isspace():
+                at += 1
+        if data.startswith(spelled, at):
+            return at + len(spelled)
+        # The space that these tokenizers put in front of a text, or of what follows a special token.
+        if self.style == "metaspace" and spelled[:1] == b" " and data.startswith(spelled[1:], at):
+            return at + len(spelled) - 1
+        return None
+
+
+class _Bytes(dict[int, bytes]):
+    """The bytes that each id stands for, worked out when first asked for."""
+
+    def __init__(self, strings: Mapping[int, str], style: Style) -> None:
+        super().__init__()
+        self._strings = strings
+        self._style = style
+
+    def __missing__(self, token: int) -> bytes:
+        found = self[token] = _spelled(self._strings[token], self._style)
+        return found
+
+
+def _style(strings: Mapping[int, str]) -> Style:
+    """Tell by the marks of white space how a vocabulary is written; without any the styles read alike."""
+    marks = Counter(mark for string in strings.values() for mark in (_SPACE, _BLANK, _MORE) if string.startswith(mark))
+    if marks[_BLANK] > marks[_SPACE]:
+        return "metaspace"
+    return "wordpiece" if marks[_MORE] and not marks[_SPACE] and not marks[_BLANK] else "byte-level"
+
+
+def _spelled(string: str, style: Style) -> bytes:
+    if style == "byte-level" and all(character in _ALPHABET for character in string):
+        return bytes(_ALPHABET[character] for character in string)
+    if style == "metaspace":
+        byte = _BYTE.fullmatch(string)
+        return bytes([int(byte[1], 16)]) if byte else string.replace(_BLANK, " ").encode("utf-8", "replace")
+    # An added token of a byte-level vocabulary is written as it stands in the text.
+    return string.removeprefix(_MORE if style == "wordpiece" else "").encode("utf-8", "replace")
