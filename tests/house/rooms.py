@@ -29,6 +29,9 @@ WORKSHOPS = ("tests", "benchmarks", "demo")
 CHILD_PROCESSES = frozenset({"corpora/worker.py", "deployments/config_worker.py"})
 """Modules that run as a process of their own, where the standard streams are the pipe to the parent."""
 
+SCRIPTS = frozenset({"corpora/standalone/snapshot_script.py"})
+"""Programs that are printed to be run elsewhere: they speak for themselves, and know nothing of kvgate."""
+
 _SPEAKING_PACKAGES = frozenset({"typer", "rich"})
 _SPEAKING_NAMES = frozenset({"print", "input", "exit", "quit", "breakpoint", "SystemExit"})
 _SPEAKING_ATTRIBUTES = {
@@ -36,7 +39,7 @@ _SPEAKING_ATTRIBUTES = {
     "os": frozenset({"_exit", "abort"}),
     "builtins": _SPEAKING_NAMES,
 }
-_CHILD_MAY_USE = frozenset({"sys.exit", "sys.stdout", "sys.stderr", "os._exit"})
+_PROGRAM_MAY_USE = frozenset({"sys.exit", "sys.stdout", "sys.stderr", "os._exit"})
 _CONFIGURATION = frozenset({"kvgate.yaml", "pyproject.toml"})
 
 _IMPURE_PACKAGES = frozenset(
@@ -132,15 +135,17 @@ class _Reader:
         elif first == "kvgate":
             second = rest.partition(".")[0]
             reached = second if second in ALLOWED else "api"
-            if reached != self._room and reached not in ALLOWED[self._room]:
+            if self._path in SCRIPTS:
+                yield f"imports {module} where there is no kvgate"
+            elif reached != self._room and reached not in ALLOWED[self._room]:
                 yield f"{self._room} reaches {reached}: {module}"
         elif first == "?" and len(ALLOWED[self._room]) < len(ALLOWED) - 1:
             yield "imports a module whose name cannot be read here"
 
     def _speaking(self, node: ast.AST) -> Iterator[str]:
         used = set(self._used(node))
-        if self._path in CHILD_PROCESSES:
-            used -= _CHILD_MAY_USE
+        if self._path in CHILD_PROCESSES | SCRIPTS:
+            used -= _PROGRAM_MAY_USE
         yield from (f"uses {name}: only cli prints and exits" for name in sorted(used))
         for module in self._imported(node):
             if module.partition(".")[0] in _SPEAKING_PACKAGES:

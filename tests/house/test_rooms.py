@@ -92,6 +92,8 @@ PLANTED = [
     ("deployments/planted.py", "name = 'kvgate.yaml'"),
     ("corpora/worker.py", "print('into the pipe')"),
     ("weights/worker.py", "import os\nos._exit(1)"),
+    ("corpora/standalone/snapshot_script.py", "from kvgate.corpora.limits import Limits"),
+    ("corpora/standalone/other.py", "import sys\nsys.stderr.write('x')"),
     # rules is pure
     ("rules/planted.py", "from pathlib import Path"),
     ("rules/planted.py", "def f():\n    import os"),
@@ -118,6 +120,7 @@ ALLOWED_SOURCES = [
     ("rules/fine.py", "from importlib import resources\nresources.files('kvgate.rules')\nimport datetime, hashlib"),
     ("rules/fine.py", '"""Speaks of kvgate.cli and print() in words."""'),
     ("corpora/worker.py", "import os, sys\nsys.stderr.flush()\nos._exit(0)"),
+    ("corpora/standalone/snapshot_script.py", "import sys\nsys.stderr.write('x')\nsys.exit(0)"),
     ("cli/fine.py", "import sys\nimport typer\nprint('x')\nsys.exit(0)\n'kvgate.yaml'"),
     ("api/fine.py", "from importlib import import_module\nimport_module(name)"),
     ("tests/fine.py", "from .builders import x\nfrom kvgate.rules import errors\nimport kvgate\nprint('x')"),
