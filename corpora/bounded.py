@@ -122,9 +122,10 @@ class _Conversation:
             "load": limits.load_seconds,
             "parse": limits.parse_seconds,
             "render": limits.render_seconds,
+            "sweep": limits.sweep_seconds,
         }
-        self._left = {"render": render_total}
-        self._total = {"render": render_total}
+        self._total = {"render": render_total, "sweep": limits.sweep_total_seconds}
+        self._left = dict(self._total)
         self._step = _Step()
         self._errors = b""
         assert process.stdin is not None  # noqa: S101 - Popen was asked for the pipe

@@ -21,6 +21,8 @@ class Limits:
         parse_seconds: parsing the chat templates.
         render_seconds: rendering and encoding one conversation.
         render_total_seconds: rendering and encoding in all, on top of 0.1 s for each conversation.
+        sweep_seconds: encoding one batch of a sweep with both tokenizers.
+        sweep_total_seconds: a whole sweep.
         processor_seconds: processor time of the whole child, the last resort.
         text_bytes: the rendered text of one conversation, UTF-8.
 
@@ -32,5 +34,7 @@ class Limits:
     parse_seconds: float = 5.0
     render_seconds: float = 5.0
     render_total_seconds: float = 30.0
+    sweep_seconds: float = 60.0
+    sweep_total_seconds: float = 900.0
     processor_seconds: int = 3600
     text_bytes: int = 16 * _MIB

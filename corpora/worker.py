@@ -94,8 +94,9 @@ def _run(request: dict[str, Any], channel: Channel) -> None:
         # no tokenizer needs it. transformers then takes it for absent.
         sys.modules["torch"] = None  # type: ignore[assignment]
         from kvgate.corpora.examination import examine_here
+        from kvgate.corpora.sweeps.here import sweep_here
 
-        jobs = {"examine": examine_here}
+        jobs = {"examine": examine_here, "sweep": sweep_here}
         channel.answer(jobs[request["job"]](request["arguments"], limits, channel, allowance))
     except InputError as error:
         channel.refuse(error)

@@ -1,0 +1,185 @@
+"""The effective tokenizer: all that decides the ids of a text, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+# Methods by which a class changes ids behind the back of its backend.
+_ENCODING = (
+    "__call__",
+    "_convert_encoding",
+    "_encode_plus",
+    "_encode_without_added_tokens",
+    "apply_chat_template",
+    "encode",
+    "set_truncation_and_padding",
+    "tokenize",
+)
+
+Parts = dict[str, Any]
+"""The parts of a tokenizer by the names of its JSON, and ``wrapper``: what only transformers' class knows."""
+
+
+def written_out(tokenizer: Any) -> Parts | str:
+    """Return the parts of a tokenizer that transformers built, or why they cannot be written out.
+
+    The parts are the backend's JSON, and under ``wrapper``: ``split_special_tokens`` (which the backend
+    holds but does not write), ``chat_control_tokens`` (what ``sanitize_control_tokens`` looks for), and the
+    class, where it overrides how text is encoded. Source: huggingface/transformers,
+    src/transformers/tokenization_utils_tokenizers.py, 5.24.0.
+    """
+    from transformers import TokenizersBackend
+
+    cls = type(tokenizer)
+    if not isinstance(tokenizer, TokenizersBackend):
+        return f"{cls.__name__} has no backend that can be written out"
+    try:
+        parts: Parts = json.loads(tokenizer.backend_tokenizer.to_str())
+    except Exception as error:  # the library has no type of its own for it
+        return f"{cls.__name__} has a backend that cannot be written out: {error}"
+    model = parts["model"]
+    if model.get("dropout"):
+        return f"its BPE drops merges at random (dropout {model['dropout']:g}): equal text has other ids each time"
+    named = len(tokenizer.backend_tokenizer.get_vocab(with_added_tokens=False))
+    if named != len(model["vocab"]):
+        # Which of them is written out is left to chance, as is the one that a merge names.
+        return f"{named - len(model['vocab'])} entries of its vocabulary share their id with another"
+    control = getattr(tokenizer, "chat_control_tokens", None)
+    overrides = any(getattr(cls, name, None) is not getattr(TokenizersBackend, name, None) for name in _ENCODING)
+    parts["wrapper"] = {
+        "split_special_tokens": bool(tokenizer.backend_tokenizer.encode_special_tokens),
+        "chat_control_tokens": None if control is None else sorted(map(str, control)),
+        "class": cls.__name__ if overrides else None,
+    }
+    return parts
+
+
+def canonical(parts: Mapping[str, Any]) -> Parts:
+    """Return the parts without what no id depends on.
+
+    ``data/inert_tokenizer.yaml`` lists what is left out, with the reasons. Nothing is copied that is large.
+    """
+    kept = dict(parts)
+    for strip in INERT.values():
+        strip(kept)
+    return kept
+
+
+def without(name: str, parts: Mapping[str, Any]) -> Parts:
+    """Return the parts with one class of inert differences levelled: ``name`` is its id in the list."""
+    kept = dict(parts)
+    INERT[name](kept)
+    return kept
+
+
+def _drops(name: str) -> Callable[[Parts], None]:
+    def drop(parts: Parts) -> None:
+        parts.pop(name, None)
+
+    return drop
+
+
+def _flattens(part: str, steps: str) -> Callable[[Parts], None]:
+    def level(parts: Parts) -> None:
+        flat = _steps(parts[part], steps)
+        parts[part] = None if not flat else flat[0] if len(flat) == 1 else {"type": "Sequence", steps: flat}
+
+    return level
+
+
+def _steps(value: Any, name: str) -> list[Any]:
+    if value is None:
+        return []
+    return [step for one in value[name] for step in _steps(one, name)] if value["type"] == "Sequence" else [value]
+
+
+def _trimmed_offsets(parts: Parts) -> None:
+    def level(value: Any) -> Any:
+        if value is None or value["type"] not in ("Sequence", "ByteLevel"):
+            return value
+        if value["type"] == "Sequence":
+            return value | {"pretokenizers": [level(one) for one in value["pretokenizers"]]}
+        return {key: setting for key, setting in value.items() if key != "trim_offsets"}
+
+    parts["pre_tokenizer"] = level(parts["pre_tokenizer"])
+
+
+def _post_processor_offsets(parts: Parts) -> None:
+    def level(value: Any) -> Any:
+        if value is None or value["type"] == "ByteLevel":
+            return None
+        if value["type"] == "RobertaProcessing":
+            return {"type": "BertProcessing", "sep": value["sep"], "cls": value["cls"]}
+        if value["type"] == "Sequence":
+            kept = [one for one in map(level, value["processors"]) if one is not None]
+            return None if not kept else kept[0] if len(kept) == 1 else value | {"processors": kept}
+        return value
+
+    parts["post_processor"] = level(parts["post_processor"])
+
+
+def _post_processor_form(parts: Parts) -> None:
+    framed = _framed(parts["post_processor"], [_TEXT])
+    if framed is not None:
+        parts["post_processor"] = None if framed == [_TEXT] else {"around": framed}
+
+
+_TEXT = "text"  # where the text's own ids stand among those that a post-processor puts round them
+
+
+def _framed(value: Any, inner: list[Any]) -> list[Any] | None:
+    """Return what a post-processor makes of one text, as ids and :data:`_TEXT`; ``None``: a kind nobody listed."""
+    if value is None or value["type"] == "ByteLevel":
+        return inner
+    if "around" in value:
+        return [item for one in value["around"] for item in (inner if one == _TEXT else [one])]
+    if value["type"] in ("BertProcessing", "RobertaProcessing"):
+        return [value["cls"][1], *inner, value["sep"][1]]
+    if value["type"] == "Sequence":
+        for one in value["processors"]:
+            framed = _framed(one, inner)
+            if framed is None:
+                return None
+            inner = framed
+        return inner
+    if value["type"] != "TemplateProcessing":
+        return None
+    around: list[Any] = []
+    for item in value["single"]:
+        if item.get("Sequence", {}).get("id") == "A":
+            around += inner
+        elif "SpecialToken" in item:
+            around += value["special_tokens"][item["SpecialToken"]["id"]]["ids"]
+        else:
+            return None
+    return around
+
+
+def _model(changes: Callable[[Parts], Parts]) -> Callable[[Parts], None]:
+    def level(parts: Parts) -> None:
+        if parts["model"]["type"] == "BPE":
+            parts["model"] = parts["model"] | changes(parts["model"])
+
+    return level
+
+
+def _empty_affixes(model: Parts) -> Parts:
+    return {name: model[name] or None for name in ("continuing_subword_prefix", "end_of_word_suffix")}
+
+
+INERT: Mapping[str, Callable[[Parts], None]] = {
+    "format-version": _drops("version"),
+    "stored-truncation": _drops("truncation"),
+    "stored-padding": _drops("padding"),
+    "decoder": _drops("decoder"),
+    "trimmed-offsets": _trimmed_offsets,
+    "nested-sequences": _flattens("normalizer", "normalizers"),
+    "nested-splits": _flattens("pre_tokenizer", "pretokenizers"),
+    "post-processor-offsets": _post_processor_offsets,
+    "post-processor-form": _post_processor_form,
+    "empty-affixes": _model(_empty_affixes),
+    "no-dropout": _model(lambda model: {"dropout": model["dropout"] or None}),
+}
+"""How each class of the list is levelled, in place and without touching what lies below the parts."""
