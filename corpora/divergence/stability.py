@@ -99,15 +99,13 @@ def turns_as_data(turns: Sequence[Turn]) -> list[dict[str, Any]]:
     return [asdict(turn) for turn in turns]
 
 
-def turns_from(data: Any, where: str) -> tuple[Turn, ...]:
+def turns_from(data: Sequence[Any], where: str) -> tuple[Turn, ...]:
     """Return turns from a snapshot.
 
     Raises:
         InputError: they have another shape.
 
     """
-    if not isinstance(data, list):
-        raise InputError("'turns' is not a list", where=where)
     return tuple(_turn(item, where) for item in data)
 
 

@@ -1,0 +1,76 @@
+"""Walks two snapshots side by side, in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from kvgate.corpora.snapshot import Rendered, SnapshotEntry, SnapshotFile
+from kvgate.rules.errors import InputError
+
+MAX_WAITING = 64 << 20
+"""Token ids and characters of conversations that may wait for their other side at once."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What both sides have under one id; ``None``: nothing."""
+
+    id: str
+    old: SnapshotEntry | None
+    new: SnapshotEntry | None
+
+
+def paired(old: SnapshotFile, new: SnapshotFile) -> Iterator[Pair]:
+    """Yield what each side has under one id, and last what only one side has.
+
+    Snapshots of one corpus have its order, so that nothing waits. What stands elsewhere in the other file waits
+    until it is found.
+
+    Raises:
+        InputError: a snapshot is malformed, or the two hold so much in another order that it cannot be kept.
+
+    """
+    waiting_old: dict[str, SnapshotEntry] = {}
+    waiting_new: dict[str, SnapshotEntry] = {}
+    kept = 0
+    for left, right in zip_longest(old.entries(), new.entries()):
+        if left is not None and right is not None and left.id == right.id:
+            yield Pair(left.id, left, right)
+            continue
+        if left is not None:
+            if (found := waiting_new.pop(left.id, None)) is None:
+                waiting_old[left.id] = left
+                kept += _weight(left)
+            else:
+                kept -= _weight(found)
+                yield Pair(left.id, left, found)
+        if right is not None:
+            if (found := waiting_old.pop(right.id, None)) is None:
+                waiting_new[right.id] = right
+                kept += _weight(right)
+            else:
+                kept -= _weight(found)
+                yield Pair(right.id, found, right)
+        if kept > MAX_WAITING:
+            raise InputError(
+                "the two snapshots hold too many other conversations, or the same ones in another order",
+                where=str(new.path),
+                hint="render one corpus on both sides",
+            )
+    yield from (Pair(entry.id, entry, None) for entry in waiting_old.values())
+    yield from (Pair(entry.id, None, entry) for entry in waiting_new.values())
+
+
+def _weight(entry: SnapshotEntry) -> int:
+    return 1 + sum(len(render.ids) + len(render.text or "") for render in entry.renders)
+
+
+def renderings(old: SnapshotEntry, new: SnapshotEntry) -> Iterator[tuple[Rendered, Rendered]]:
+    """Yield what each side made of one conversation on each date.
+
+    Where only one side's template reads the clock, the other side's one rendering stands for both dates.
+    """
+    for date in range(max(len(old.renders), len(new.renders))):
+        yield old.renders[min(date, len(old.renders) - 1)], new.renders[min(date, len(new.renders) - 1)]
