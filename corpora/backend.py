@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from fnmatch import fnmatchcase as fnmatch
@@ -12,6 +11,7 @@ from typing import Any
 
 from blake3 import blake3
 
+from kvgate.corpora.effective import canonical, written_out
 from kvgate.corpora.files import listing, open_regular, read_text
 from kvgate.corpora.fingerprint import fingerprint
 from kvgate.corpora.template import CONFIG
@@ -32,15 +32,6 @@ _PATTERNS = (
     "tekken.json",
 )
 _MAX_FILE = 256 << 20  # the largest public one has 33 MB
-
-# Methods of the wrapper by which a class changes ids behind the back of its backend.
-_ENCODING = (
-    "__call__",
-    "_encode_plus",
-    "apply_chat_template",
-    "encode",
-    "tokenize",
-)
 
 
 class Folder:
@@ -111,37 +102,16 @@ def needs_code(config: Mapping[str, Any]) -> bool:
 def describe(tokenizer: Any) -> dict[str, Any]:
     """Return ``effective``, ``vocabulary`` and ``special_tokens`` of a tokenizer, and why one is missing.
 
-    ``effective`` covers all that decides ids: the backend's model, added tokens, normaliser, pre-tokenizer
-    and post-processor, and from the wrapper ``split_special_tokens`` (which the backend holds but does not
-    serialise), and the class where it overrides how text is encoded. Left out are truncation and padding,
-    which calls without those arguments switch off, and everything that only names, pads or stops
-    (incident I14). Source: huggingface/transformers, src/transformers/tokenization_utils_tokenizers.py,
-    5.24.0.
+    ``effective`` is of the parts that :mod:`kvgate.corpora.effective` keeps: everything that only names, pads
+    or stops is left out (incident I14).
     """
-    from transformers import TokenizersBackend
-
-    facts: dict[str, Any] = {
-        "effective": None,
+    parts = written_out(tokenizer)
+    return {
+        "effective": None if isinstance(parts, str) else fingerprint(canonical(parts)),
         "vocabulary": _vocabulary(tokenizer),
         "special_tokens": _special_tokens(tokenizer),
-        "unread": [],
+        "unread": [("effective", parts)] if isinstance(parts, str) else [],
     }
-    cls = type(tokenizer)
-    if not isinstance(tokenizer, TokenizersBackend):
-        facts["unread"].append(("effective", f"{cls.__name__} has no backend that can be written out"))
-        return facts
-    backend = json.loads(tokenizer.backend_tokenizer.to_str())
-    for outside in ("truncation", "padding"):
-        backend.pop(outside, None)
-    overrides = any(getattr(cls, name) is not getattr(TokenizersBackend, name) for name in _ENCODING)
-    facts["effective"] = fingerprint(
-        {
-            "backend": backend,
-            "split_special_tokens": bool(tokenizer.backend_tokenizer.encode_special_tokens),
-            "class": cls.__name__ if overrides else None,
-        }
-    )
-    return facts
 
 
 def versions() -> dict[str, str]:

@@ -43,7 +43,7 @@ def written_out(tokenizer: Any) -> Parts | str:
     if model.get("dropout"):
         return f"its BPE drops merges at random (dropout {model['dropout']:g}): equal text has other ids each time"
     named = len(tokenizer.backend_tokenizer.get_vocab(with_added_tokens=False))
-    if named != len(model["vocab"]):
+    if named > len(model["vocab"]):
         # Which of them is written out is left to chance, as is the one that a merge names.
         return f"{named - len(model['vocab'])} entries of its vocabulary share their id with another"
     control = getattr(tokenizer, "chat_control_tokens", None)
@@ -121,35 +121,31 @@ def _post_processor_offsets(parts: Parts) -> None:
 
 
 def _post_processor_form(parts: Parts) -> None:
-    framed = _framed(parts["post_processor"], [_TEXT])
-    if framed is not None:
-        parts["post_processor"] = None if framed == [_TEXT] else {"around": framed}
+    around = _around(parts["post_processor"])
+    if around is not None:
+        parts["post_processor"] = None if around == [_TEXT] else {"around": around}
 
 
 _TEXT = "text"  # where the text's own ids stand among those that a post-processor puts round them
 
 
-def _framed(value: Any, inner: list[Any]) -> list[Any] | None:
-    """Return what a post-processor makes of one text, as ids and :data:`_TEXT`; ``None``: a kind nobody listed."""
+def _around(value: Any) -> list[Any] | None:
+    """Return what a post-processor makes of one text, as ids and :data:`_TEXT`; ``None``: a form nobody listed."""
     if value is None or value["type"] == "ByteLevel":
-        return inner
-    if "around" in value:
-        return [item for one in value["around"] for item in (inner if one == _TEXT else [one])]
+        return [_TEXT]
     if value["type"] in ("BertProcessing", "RobertaProcessing"):
-        return [value["cls"][1], *inner, value["sep"][1]]
+        return [value["cls"][1], _TEXT, value["sep"][1]]
     if value["type"] == "Sequence":
-        for one in value["processors"]:
-            framed = _framed(one, inner)
-            if framed is None:
-                return None
-            inner = framed
-        return inner
+        found = [_around(one) for one in value["processors"]]
+        adding = [one for one in found if one != [_TEXT]]
+        # Two that add something do not simply add up: the second takes what the first added for texts.
+        return [_TEXT] if not adding else adding[0] if len(adding) == 1 else None
     if value["type"] != "TemplateProcessing":
         return None
     around: list[Any] = []
     for item in value["single"]:
         if item.get("Sequence", {}).get("id") == "A":
-            around += inner
+            around.append(_TEXT)
         elif "SpecialToken" in item:
             around += value["special_tokens"][item["SpecialToken"]["id"]]["ids"]
         else:
