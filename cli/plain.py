@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Mapping
+from typing import Any
 
 # What a terminal or a log viewer acts on instead of showing it: control and format characters (ANSI escapes, bells,
 # directions that reorder what stands around them, invisible joiners), lone surrogates, line and paragraph separators.
@@ -23,6 +25,22 @@ def visible(text: str) -> str:
     if not text.isprintable():
         text = "".join(_escaped(character) for character in text)
     return _LOG_COMMAND.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+
+
+def marked(text: str) -> str:
+    """Return the text of a token so that its white space can be seen: a blank is a dot, all else is an escape."""
+    return "".join(_marked(character) for character in visible(text))
+
+
+def harmless(value: Any) -> Any:
+    """Return plain data with every string in it made harmless to show."""
+    if isinstance(value, str):
+        return visible(value)
+    if isinstance(value, Mapping):
+        return {visible(key): harmless(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [harmless(item) for item in value]
+    return value
 
 
 def harmless_line(line: str) -> str:
@@ -62,9 +80,19 @@ def _acts(character: str) -> bool:
 def _escaped(character: str) -> str:
     if not _acts(character):
         return character
-    code = ord(character)
     if character in "\n\r\t":
         return {"\n": "\\n", "\r": "\\r", "\t": "\\t"}[character]
+    return _code(character)
+
+
+def _marked(character: str) -> str:
+    if character == " ":
+        return "·"
+    return _code(character) if character == "·" or unicodedata.category(character) == "Zs" else character
+
+
+def _code(character: str) -> str:
+    code = ord(character)
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from kvgate.cli.formats.escaping import block, code, escaped
 from kvgate.cli.formats.report import Report, Shown, read_report
 from kvgate.cli.formats.todo import Member, steps, unknowns
 
 LIMIT = 65_000
 """Characters: a GitHub comment holds 65,536, and Jira's and GitLab's limits are no smaller."""
 
-_SPECIAL = re.compile(r"[\\`*_{}\[\]<>#+!|~&]|^[-=]|^(?=\d+[.)])")
-# What renderers make links, mentions, references or formulas of by themselves, escaped or not: shown as code instead.
-_LIVE = re.compile(r"[@$#]|://|www\.|\bGH-\d|\n", re.IGNORECASE)
 _CELL = 300
 _GROUP_WORDS = {
     "fault": "unsafe by itself",
@@ -37,33 +34,6 @@ def render_markdown(record: Mapping[str, Any]) -> str:
             return f"{text}\n_{left}; the decision record (`-o json`) holds everything._\n"
         text += part
     return text
-
-
-def escaped(text: str) -> str:
-    """Return one line of ``text`` so that Markdown shows it as it stands, in a table too."""
-    if _LIVE.search(text):
-        return code(text)
-    return _SPECIAL.sub(lambda match: f"&#{ord(match[0])};" if match[0] else "&#8203;", text)
-
-
-def code(text: str | None) -> str:
-    """Show one line of ``text`` as code: the one place in Markdown where nothing means anything."""
-    if not text:
-        return ""
-    fence = "`" * (_longest_run(text) + 1)
-    pad = " " if text[0] in "` " or text[-1] in "` " else ""
-    # A pipe ends a table's cell even in code, and readers differ in how to escape it.
-    return f"{fence}{pad}{text}{pad}{fence}".replace("|", "\\x7c")
-
-
-def block(lines: tuple[str, ...], indent: str) -> str:
-    """Show lines as a block of code that none of them can close."""
-    fence = "`" * max(3, _longest_run("\n".join(lines)) + 1)
-    return "\n".join(f"{indent}{line}" for line in (f"{fence}text", *lines, fence))
-
-
-def _longest_run(text: str) -> int:
-    return max((len(run) for run in re.findall("`+", text)), default=0)
 
 
 def _headline(report: Report) -> str:

@@ -20,11 +20,11 @@ class Page:
     """
 
     def __init__(self, width: int, *, color: bool) -> None:
-        self._width = max(width, 40)
+        self.width = max(width, 40)
         self._lines: list[Text] = []
         self._console = Console(
             file=io.StringIO(),
-            width=self._width,
+            width=self.width,
             force_terminal=color,
             color_system="standard" if color else None,
             no_color=not color,
@@ -60,8 +60,8 @@ class Page:
         """Add a paragraph of differently styled parts."""
         text = Text.assemble(*parts, end="")
         # Wrapping a text that begins with the blanks of its continuation lines keeps every line inside the width.
-        room = self._width - indent - hang
-        first, rest = _first_line(text, self._console, self._width - indent)
+        room = self.width - indent - hang
+        first, rest = _first_line(text, self._console, self.width - indent)
         self._lines.append(Text(" " * indent) + first)
         for line in rest.wrap(self._console, room) if rest.plain else ():
             line.rstrip()
@@ -70,6 +70,12 @@ class Page:
     def whole(self, text: str, *, indent: int = 0) -> None:
         """Add one line that is to be copied: it is never folded, whatever the width."""
         self._lines.append(Text(" " * indent + text))
+
+    def row(self, parts: list[tuple[str, str]], *, indent: int = 0) -> None:
+        """Add one line of a table, whose cells were made to fit: it is never folded."""
+        line = Text(" " * indent) + Text.assemble(*parts, end="")
+        line.rstrip()
+        self._lines.append(line)
 
     def text(self) -> str:
         """Return the page."""

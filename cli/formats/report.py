@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from kvgate.cli.plain import short, short_digests, visible
+from kvgate.cli.plain import harmless, short, short_digests
 from kvgate.rules.catalogue import dimensions
 
 Group = Literal["fault", "delete", "separate", "unverified", "met", "harmless"]
@@ -202,7 +202,7 @@ def read_report(record: Mapping[str, Any]) -> Report:
         record: a record in the shape of :class:`kvgate.rules.record.Record`.
 
     """
-    shown = _harmless(record)
+    shown = harmless(record)
     body = shown["predicate"]
     findings = [_finding(finding) for finding in body["findings"]]
     findings.sort(key=lambda one: (WORST_FIRST.index(one.group), one.order, one.path, one.baseline or 0))
@@ -251,17 +251,6 @@ def value_text(value: Any) -> str:
     else:
         text = json.dumps(value, ensure_ascii=False, separators=(", ", ": "))
     return short(short_digests(text), _VALUE)
-
-
-def _harmless(value: Any) -> Any:
-    """Return plain data with every string in it made harmless to show."""
-    if isinstance(value, str):
-        return visible(value)
-    if isinstance(value, Mapping):
-        return {visible(key): _harmless(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_harmless(item) for item in value]
-    return value
 
 
 def _side(side: Mapping[str, Any]) -> str | None:

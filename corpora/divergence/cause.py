@@ -5,12 +5,13 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 from kvgate.corpora.divergence.beginning import common
 from kvgate.corpora.divergence.pieces import Pieces
 from kvgate.corpora.divergence.window import Window
 from kvgate.corpora.snapshot import Rendered
+from kvgate.corpora.structure import PartDifference
 
 Kind = Literal[
     "template",
@@ -25,18 +26,6 @@ Kind = Literal[
 ]
 
 _FRONT = 4  # tokens that a post-processor may put in front; none puts more than two
-
-
-class Part(Protocol):
-    """One part in which two tokenizers differ, as ``kvgate.corpora.sweeps`` says it."""
-
-    @property
-    def part(self) -> str:
-        """Its name: ``normalizer``, ``pre-tokenizer``, ``added-tokens`` ..."""
-
-    @property
-    def what(self) -> str:
-        """What differs, in words."""
 
 
 @dataclass(frozen=True)
@@ -66,14 +55,14 @@ class Sides:
         old: vocabulary strings of the old side.
         new: of the new side.
         same_tokenizer: whether the same tokenizer was built; ``None``: not known.
-        parts: in what the two tokenizers differ, where both are at hand; inert differences left out.
+        parts: in what the two tokenizers differ, where both are at hand.
 
     """
 
     old: Pieces
     new: Pieces
     same_tokenizer: bool | None = None
-    parts: Sequence[Part] = ()
+    parts: Sequence[PartDifference] = ()
 
 
 def why(old: Rendered, new: Rendered, sides: Sides, seen: Window, *, only_on_this_date: bool) -> Cause:
@@ -133,12 +122,14 @@ def _text(old: Rendered, new: Rendered, sides: Sides, *, only_on_this_date: bool
 
 def _tokenizer(old: Rendered, new: Rendered, sides: Sides, seen: Window) -> Cause:
     found = _seen(old, new, sides, seen)
-    fitting = [part for part in sides.parts if part.part in _PARTS.get(found.kind, ())] or list(sides.parts)
-    if len(fitting) == 1:
-        return Cause("tokenizer-part", f"{found.words}; the {fitting[0].part} differs: {fitting[0].what}")
-    if fitting:
-        return Cause(found.kind, f"{found.words}; different are {', '.join(part.part for part in fitting)}")
-    return found
+    differing = [part for part in sides.parts if part.inert is None]
+    fitting = [part for part in differing if part.part in _PARTS.get(found.kind, ())] or differing
+    if not fitting:
+        return found
+    parts = ", ".join(f"{part.part} ({part.what})" for part in fitting)
+    if len({part.part for part in fitting}) == 1:
+        return Cause("tokenizer-part", f"{found.words}; of the tokenizer's parts only this can be why: {parts}")
+    return Cause(found.kind, f"{found.words}; the tokenizers differ in {parts}")
 
 
 # Which parts of a tokenizer can do what was seen, where several differ.

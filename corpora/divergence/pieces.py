@@ -73,7 +73,7 @@ class Pieces:
             return NO_TEXT
         if any(token not in self._strings for token in ids[:count]):
             return NO_PIECES
-        data = text.encode("utf-8", "replace")  # one byte for a lone surrogate: characters are counted, not kept
+        data = text.encode("utf-8")
         at = self._walk(data, ids, count)
         return NOT_SPELLED if at is None else len(data[:at].decode("utf-8", "ignore"))
 
@@ -145,6 +145,6 @@ def _spelled(string: str, style: Style) -> bytes:
         return bytes(_ALPHABET[character] for character in string)
     if style == "metaspace":
         byte = _BYTE.fullmatch(string)
-        return bytes([int(byte[1], 16)]) if byte else string.replace(_BLANK, " ").encode("utf-8", "replace")
+        return bytes([int(byte[1], 16)]) if byte else string.replace(_BLANK, " ").encode("utf-8")
     # An added token of a byte-level vocabulary is written as it stands in the text.
-    return string.removeprefix(_MORE if style == "wordpiece" else "").encode("utf-8", "replace")
+    return string.removeprefix(_MORE if style == "wordpiece" else "").encode("utf-8")

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from kvgate.cli.formats.escaping import block, code, escaped
 from kvgate.cli.formats.github import render_github
-from kvgate.cli.formats.markdown import block, code, escaped, render_markdown
+from kvgate.cli.formats.markdown import render_markdown
 from kvgate.cli.formats.page import Page
 from kvgate.cli.formats.text import render_text
 from kvgate.cli.plain import visible, visible_json
