@@ -40,7 +40,7 @@ def write(path: Path, salt: int) -> str:
         entries.append(hash_tensor(name, "BF16", (4, 4), data))
     entries.sort()
     root = root_digest(entries)
-    return write_map(Fingerprint(root, root, "1/all-tensors", TENSORS, 0, root, tuple(entries)), path)
+    return write_map(Fingerprint(root, root, "1/all-tensors", TENSORS, 0, tuple(entries)), path)
 
 
 def main() -> None:

@@ -1,9 +1,9 @@
-"""The fingerprint of a checkpoint folder: what its weights are, whatever files they lie in."""
+"""The fingerprint of a set of tensors, and of a checkpoint folder whatever files they lie in."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ _LAYOUT = b"kvgate/layout/v1"
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What the weights of a checkpoint are.
+    """What a model's weights are, wherever they lie.
 
     Attributes:
         digest: the root over every tensor, ``blake3:<64 hex>``.
@@ -30,7 +30,6 @@ class Fingerprint:
         kv_rule: how those were chosen: ``1/llama``, ``1/all-tensors``; only digests of one rule compare.
         tensors: how many tensors there are, an alias of a tied head not counted.
         bytes: how many bytes they have together.
-        layout: ``blake3:<64 hex>`` over the files: their names and sizes, and where which tensor lies.
         entries: the tensors, sorted by name.
     """
 
@@ -39,11 +38,23 @@ class Fingerprint:
     kv_rule: str
     tensors: int
     bytes: int
-    layout: str
     entries: tuple[TensorEntry, ...]
 
 
-def fingerprint_checkpoint(folder: Path, config: Mapping[str, Any] | None, progress: Progress = silent) -> Fingerprint:
+@dataclass(frozen=True)
+class CheckpointFingerprint(Fingerprint):
+    """What the weights of a checkpoint are.
+
+    Attributes:
+        layout: ``blake3:<64 hex>`` over the files: their names and sizes, and where which tensor lies.
+    """
+
+    layout: str
+
+
+def fingerprint_checkpoint(
+    folder: Path, config: Mapping[str, Any] | None, progress: Progress = silent
+) -> CheckpointFingerprint:
     """Hash the weights in ``folder``.
 
     Args:
@@ -56,18 +67,28 @@ def fingerprint_checkpoint(folder: Path, config: Mapping[str, Any] | None, progr
         InputError: when the files are not a sound checkpoint, hold pickle only, or change meanwhile.
     """
     files = open_checkpoint(folder)
-    entries = tensor_entries(files, progress)
+    found = fingerprint_entries(tensor_entries(files, progress), config)
+    return CheckpointFingerprint(**vars(found), layout=_layout(files))
+
+
+def fingerprint_entries(entries: Iterable[TensorEntry], config: Mapping[str, Any] | None) -> Fingerprint:
+    """Return the fingerprint of tensors that were hashed.
+
+    Args:
+        entries: each name once.
+        config: as :func:`fingerprint_checkpoint` takes it.
+    """
+    entries = sorted(entries)
     alias = tied_alias({entry.name: entry for entry in entries}, config)
-    entries = tuple(entry for entry in entries if entry.name != alias)
-    kv, rule = kv_digest(entries, config)
+    counted = tuple(entry for entry in entries if entry.name != alias)
+    kv, rule = kv_digest(counted, config)
     return Fingerprint(
-        digest=root_digest(entries),
+        digest=root_digest(counted),
         kv_digest=kv,
         kv_rule=rule,
-        tensors=len(entries),
-        bytes=sum(byte_size(entry) for entry in entries),
-        layout=_layout(files),
-        entries=entries,
+        tensors=len(counted),
+        bytes=sum(byte_size(entry) for entry in counted),
+        entries=counted,
     )
 
 

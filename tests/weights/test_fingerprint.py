@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kvgate.rules.errors import InputError
 from kvgate.weights import hashing
 from kvgate.weights.digest import hash_tensor, root_digest
-from kvgate.weights.fingerprint import Fingerprint, fingerprint_checkpoint
+from kvgate.weights.fingerprint import CheckpointFingerprint, fingerprint_checkpoint
 
 from .builders import Tensor, Tensors, encode, llama, llama_config, words, write, write_shards
 
@@ -24,7 +24,7 @@ _TENSORS = st.dictionaries(
 )
 
 
-def _fingerprint(folder: Path, config: dict[str, object] | None = None) -> Fingerprint:
+def _fingerprint(folder: Path, config: dict[str, object] | None = None) -> CheckpointFingerprint:
     return fingerprint_checkpoint(folder, config)
 
 
@@ -157,7 +157,7 @@ def test_a_tied_head_is_an_alias_and_dropping_it_changes_the_layout_only(tmp_pat
     dropped = {name: tensor for name, tensor in tensors.items() if name != "lm_head.weight"}
     bare = _fingerprint(write(tmp_path / "bare", dropped), config)
     assert stored.layout != bare.layout
-    assert stored == Fingerprint(**{**vars(bare), "layout": stored.layout})
+    assert stored == CheckpointFingerprint(**{**vars(bare), "layout": stored.layout})
 
 
 @pytest.mark.parametrize("config", [None, llama_config(), llama_config(tie_word_embeddings=None)])

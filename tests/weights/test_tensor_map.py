@@ -36,7 +36,7 @@ def _map(tensors: Tensors) -> TensorMap:
 
 def _fingerprint(entries: tuple[TensorEntry, ...]) -> Fingerprint:
     root = root_digest(entries)
-    return Fingerprint(root, root, "1/all-tensors", len(entries), 0, "blake3:", entries)
+    return Fingerprint(root, root, "1/all-tensors", len(entries), 0, entries)
 
 
 def _sha256(data: bytes) -> str:

@@ -1,0 +1,1 @@
+"""Fingerprints of tensors that are in memory, on whatever device they are."""
