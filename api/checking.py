@@ -6,10 +6,10 @@ import datetime
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvgate.gathering import gather
-from kvgate.inputs import ManifestInput, hash_file, load_evidence, load_manifest, load_pack, load_waivers
+from kvgate.inputs import ManifestInput, load_evidence, load_manifest, load_pack, load_waivers
 from kvgate.rules.case import VERDICTS, Case, Options, Strategy, Verdict
 from kvgate.rules.credentials import refuse_credentials
 from kvgate.rules.decide import Decision, decide
@@ -18,6 +18,9 @@ from kvgate.rules.evidence import Evidence
 from kvgate.rules.manifest import Manifest
 from kvgate.rules.progress import Progress, silent
 from kvgate.rules.record import Sources, record_bytes, record_of
+
+if TYPE_CHECKING:
+    from kvgate.corpora.corpus import Corpus
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,8 @@ def check(
             refuse_credentials(item.as_data(), "<data>")
     read = load_evidence(item for item in given if not isinstance(item, Evidence))
     corpus_paths = [str(path) for path in corpora]
-    gathered = gather(olds, newest, _corpora(corpus_paths), progress)
+    loaded = _corpora(corpus_paths, progress)
+    gathered = gather(olds, newest, loaded, progress)
     case = Case(
         old=olds,
         new=newest,
@@ -116,7 +120,7 @@ def check(
         evidence=[(path, content) for _, path, content in read],
         rules=pack_source,
         waivers=waivers_source,
-        corpora=[(path, hash_file(Path(path))) for path in corpus_paths],
+        corpora=[(path, corpus.digest) for path, corpus in zip(corpus_paths, loaded, strict=True)],
     )
     from kvgate import __version__
 
@@ -129,12 +133,12 @@ def _listed(old: ManifestInput | Sequence[ManifestInput]) -> Sequence[ManifestIn
     return old
 
 
-def _corpora(paths: Sequence[str]) -> list[Any]:
+def _corpora(paths: Sequence[str], progress: Progress) -> list[Corpus]:
     if not paths:
         return []
     from kvgate.corpora.corpus import load_corpus
 
-    return [load_corpus(path) for path in paths]
+    return [load_corpus(path, progress) for path in paths]
 
 
 def _date(as_of: str | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from kvgate.rules.progress import Progress
 if TYPE_CHECKING:
     from kvgate.corpora.comparison import SnapshotComparison
     from kvgate.corpora.corpus import Corpus
-    from kvgate.corpora.snapshot import Snapshot
+    from kvgate.corpora.snapshot import SnapshotFile
 
 _TOKEN_PATHS = (
     "tokenizer.effective",
@@ -57,9 +58,24 @@ def token_evidence(
     exchanged = old_file is not None and new_file is not None and old_file[1] != new_file[1]
     if not differ and not exchanged and not corpora:
         return []
+    with tempfile.TemporaryDirectory(prefix="kvgate-") as scratch:
+        return [_compare(old, new, old_file, new_file, corpora, Path(scratch), progress, differ=differ)]
+
+
+def _compare(
+    old: Manifest,
+    new: Manifest,
+    old_file: tuple[Path, str] | None,
+    new_file: tuple[Path, str] | None,
+    corpora: Sequence[Corpus],
+    scratch: Path,
+    progress: Progress,
+    *,
+    differ: bool,
+) -> Evidence:
     comparisons, missing = [], {}
-    before = _saved(old, old_file, progress)
-    after = _saved(new, new_file, progress)
+    before = _saved(old, old_file, scratch / "old", progress)
+    after = _saved(new, new_file, scratch / "new", progress)
     if isinstance(before, str) or isinstance(after, str):
         missing["diagnostic corpus"] = before if isinstance(before, str) else str(after)
     else:
@@ -73,40 +89,42 @@ def token_evidence(
                 hint="one of the snapshots was exchanged or edited; capture again",
             )
     for corpus in corpora:
-        rendered = [_rendered(side, corpus, progress) for side in (old, new)]
+        rendered = [_rendered(side, corpus, scratch / name, progress) for side, name in ((old, "old"), (new, "new"))]
         failed = [item for item in rendered if isinstance(item, str)]
         if failed:
             missing[corpus.id] = failed[0]
         else:
             comparisons.append(_compared(*(item for item in rendered if not isinstance(item, str))))
-    return [_token_evidence(old, new, comparisons, missing)]
+    return _token_evidence(old, new, comparisons, missing)
 
 
-def _compared(before: Snapshot, after: Snapshot) -> SnapshotComparison:
+def _compared(before: SnapshotFile, after: SnapshotFile) -> SnapshotComparison:
     from kvgate.corpora.comparison import compare_snapshots
 
     return compare_snapshots(before, after)
 
 
-def _saved(manifest: Manifest, file: tuple[Path, str] | None, progress: Progress) -> Snapshot | str:
+def _saved(
+    manifest: Manifest, file: tuple[Path, str] | None, snapshot_to: Path, progress: Progress
+) -> SnapshotFile | str:
     """Return the snapshot beside a manifest, or one rendered now from the files at hand, or why there is none."""
     if file is not None:
-        from kvgate.corpora.snapshot import read_snapshot
+        from kvgate.corpora.snapshot import open_snapshot
 
-        return read_snapshot(*file)
+        return open_snapshot(*file)
     from kvgate.corpora.corpus import load_corpus
 
-    return _rendered(manifest, load_corpus("diagnostic"), progress)
+    return _rendered(manifest, load_corpus("diagnostic"), snapshot_to, progress)
 
 
-def _rendered(manifest: Manifest, corpus: Corpus, progress: Progress) -> Snapshot | str:
+def _rendered(manifest: Manifest, corpus: Corpus, snapshot_to: Path, progress: Progress) -> SnapshotFile | str:
     folder = manifest.value("tokenizer.path")
     if folder is None or not Path(folder).is_dir():
         return f"{manifest.source}: no snapshot, and no tokenizer files at hand"
     from kvgate.corpora.examine import examine
 
     options = manifest.value("tokenizer.options") or {}
-    facts, snapshot = examine(Path(folder), corpus=corpus, options=options, progress=progress)
+    facts, snapshot = examine(Path(folder), corpus=corpus, options=options, snapshot_to=snapshot_to, progress=progress)
     template = None if facts.template is None else facts.template.digest
     if facts.effective != manifest.value("tokenizer.effective") or template != manifest.value("chat_template.digest"):
         return f"{manifest.source}: the files in {folder} are not those that were captured"

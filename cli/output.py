@@ -87,7 +87,7 @@ def write_file(path: Path, text: str) -> None:
     if place.is_dir():
         raise InputError("is a folder, not a file", where=str(path))
     if not place.exists() or place.is_file():
-        write_whole(place, [data])
+        write_whole(place, data)
         return
     try:
         with place.open("wb") as file:

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kvgate.corpora.snapshot import Rendered, Snapshot, SnapshotEntry
+from kvgate.corpora.snapshot import Rendered, SnapshotEntry, SnapshotFile
 
 
 @dataclass(frozen=True)
@@ -119,17 +119,16 @@ class SharedBlocks:
         return self.shared / self.old if self.old else None
 
 
-def compare_snapshots(old: Snapshot, new: Snapshot) -> SnapshotComparison:
+def compare_snapshots(old: SnapshotFile, new: SnapshotFile) -> SnapshotComparison:
     """Compare what two renderers made of the same conversations.
 
     A template that reads the clock has two renderings; where only one side has two, the other side's one
     stands for both dates.
     """
-    theirs = {entry.id: entry for entry in new.entries}
+    ours_all = list(old.entries())
+    theirs = {entry.id: entry for entry in new.entries()}
     pairs = [
-        (entry, theirs[entry.id])
-        for entry in old.entries
-        if entry.id in theirs and theirs[entry.id].input == entry.input
+        (entry, theirs[entry.id]) for entry in ours_all if entry.id in theirs and theirs[entry.id].input == entry.input
     ]
     common = {entry.id for entry, _ in pairs}
     examined: list[Compared] = []
@@ -143,11 +142,11 @@ def compare_snapshots(old: Snapshot, new: Snapshot) -> SnapshotComparison:
     return SnapshotComparison(
         examined=tuple(examined),
         unexamined=tuple(unexamined),
-        only_old=tuple(entry.id for entry in old.entries if entry.id not in common),
-        only_new=tuple(entry.id for entry in new.entries if entry.id not in common),
-        same_corpus=old.corpus_digest == new.corpus_digest,
-        same_renderer=old.renderer == new.renderer and old.jinja2 == new.jinja2,
-        same_options=old.options == new.options and old.unapplied == new.unapplied,
+        only_old=tuple(entry.id for entry in ours_all if entry.id not in common),
+        only_new=tuple(entry.id for entry in theirs.values() if entry.id not in common),
+        same_corpus=old.header.corpus_digest == new.header.corpus_digest,
+        same_renderer=old.header.renderer == new.header.renderer and old.header.jinja2 == new.header.jinja2,
+        same_options=old.header.options == new.header.options and old.header.unapplied == new.header.unapplied,
     )
 
 

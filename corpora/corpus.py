@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from kvgate.corpora.files import open_regular, reason
+from kvgate.corpora.fingerprint import short_digest
 from kvgate.rules.document import parse_json
 from kvgate.rules.errors import InputError
+from kvgate.rules.progress import Progress, silent
 
 DIAGNOSTIC = "diagnostic"
 
 _MAX_LINE = 16 << 20
-_MAX_BYTES = 256 << 20
+_REPORTED = 4 << 20  # bytes between two reports of progress
 
 _OURS = {"id", "tags", "why"}
 _INPUTS = {
@@ -127,30 +130,45 @@ class Conversation:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Conversations in order.
+    """Conversations in order, read from their file each time they are asked for.
 
     Attributes:
         name: ``"diagnostic"``, or the file's name without its ending.
         digest: ``"sha256:..."`` of the file.
-        conversations: the lines.
+        count: how many conversations there are.
+        read: gives them from the beginning.
 
     """
 
     name: str
     digest: str
-    conversations: tuple[Conversation, ...]
+    count: int
+    read: Callable[[], Iterator[Conversation]]
 
     @property
     def id(self) -> str:
         """``name@<first 12 hex of the digest>``."""
         return f"{self.name}@{self.digest.removeprefix('sha256:')[:12]}"
 
+    def conversations(self) -> Iterator[Conversation]:
+        """Yield the conversations in order, one line at a time.
 
-def load_corpus(source: str | Path) -> Corpus:
+        Raises:
+            InputError: the file is no longer the one that was loaded.
+
+        """
+        return self.read()
+
+
+def load_corpus(source: str | Path, progress: Progress = silent) -> Corpus:
     """Load the diagnostic corpus, or a JSONL file of OpenAI chat or completion requests.
 
+    Every line is read and checked, and none is kept: a file of millions of lines takes the memory of its longest line
+    and 8 bytes of each id.
+
     Args:
-        source: ``"diagnostic"``, or a path; one JSON object a line, blank lines allowed, 256 MiB in all.
+        source: ``"diagnostic"``, or a path; one JSON object a line, blank lines allowed.
+        progress: told how many bytes have been checked.
 
     Raises:
         InputError: naming file and line: not readable, not JSON, an unknown field, a wrong type, an id
@@ -159,38 +177,54 @@ def load_corpus(source: str | Path) -> Corpus:
     """
     if source == DIAGNOSTIC:
         packaged = resources.files("kvgate.corpora") / "conversations" / "diagnostic.jsonl"
-        lines = iter(packaged.read_bytes().splitlines(keepends=True))
-        return _read(DIAGNOSTIC, lines, "diagnostic.jsonl")
+        return _load(DIAGNOSTIC, lambda: io.BytesIO(packaged.read_bytes()), "diagnostic.jsonl", progress)
     path = Path(source)
-    with open_regular(path) as stream:
-        return _read(path.stem, iter(lambda: stream.readline(_MAX_LINE + 1), b""), str(path))
+    return _load(path.stem, lambda: open_regular(path), str(path), progress)
 
 
-def _read(name: str, lines: Iterator[bytes], source: str) -> Corpus:
+def _load(name: str, opened: Callable[[], BinaryIO], source: str, progress: Progress) -> Corpus:
     hasher = hashlib.sha256()
-    conversations: dict[str, Conversation] = {}
-    size = 0
-    number = 0
-    try:
-        for number, line in enumerate(lines, 1):
-            where = f"{source}:{number}"
-            hasher.update(line)
-            size += len(line)
-            if len(line) > _MAX_LINE:
-                raise InputError(f"the line is longer than {_MAX_LINE:,} bytes", where=where)
-            if size > _MAX_BYTES:
-                raise InputError(f"more than {_MAX_BYTES:,} bytes", where=where, hint="use a sample")
-            if line.isspace():
-                continue
-            conversation = _conversation(line, number, where)
-            if conversation.id in conversations:
-                raise InputError(f"the id {conversation.id!r} stands twice", where=where)
-            conversations[conversation.id] = conversation
-    except OSError as error:
-        raise InputError(f"cannot be read: {reason(error)}", where=f"{source}:{number + 1}") from None
-    if not conversations:
+    seen: set[bytes] = set()
+    for conversation, where in _read(opened, source, hasher, progress):
+        if (short := short_digest(conversation.id)) in seen:
+            raise InputError(f"the id {conversation.id!r} stands twice", where=where)
+        seen.add(short)
+    if not seen:
         raise InputError("holds no conversation", where=source, hint="one JSON object a line")
-    return Corpus(name, f"sha256:{hasher.hexdigest()}", tuple(conversations.values()))
+    digest = hasher.hexdigest()
+
+    def again() -> Iterator[Conversation]:
+        hasher = hashlib.sha256()
+        for conversation, _ in _read(opened, source, hasher, silent):
+            yield conversation
+        if hasher.hexdigest() != digest:
+            raise InputError("was changed while it was being read", where=source)
+
+    return Corpus(name, f"sha256:{digest}", len(seen), again)
+
+
+def _read(
+    opened: Callable[[], BinaryIO], source: str, hasher: hashlib._Hash, progress: Progress
+) -> Iterator[tuple[Conversation, str]]:
+    """Yield each conversation with its file and line; what ``hasher`` is given in the end is the whole file."""
+    done = reported = number = 0
+    with opened() as stream:
+        try:
+            total = stream.seek(0, io.SEEK_END)
+            stream.seek(0)
+            for number, line in enumerate(iter(lambda: stream.readline(_MAX_LINE + 1), b""), 1):
+                where = f"{source}:{number}"
+                hasher.update(line)
+                done += len(line)
+                if done - reported > _REPORTED:
+                    progress("reading the corpus", done, total, "bytes")
+                    reported = done
+                if len(line) > _MAX_LINE:
+                    raise InputError(f"the line is longer than {_MAX_LINE:,} bytes", where=where)
+                if not line.isspace():
+                    yield _conversation(line, number, where), where
+        except OSError as error:
+            raise InputError(f"cannot be read: {reason(error)}", where=f"{source}:{number + 1}") from None
 
 
 def _conversation(line: bytes, number: int, where: str) -> Conversation:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kvgate.corpora.backend import Folder, build, describe, needs_code, versions
 from kvgate.corpora.limits import Limits
 from kvgate.corpora.rendering import CLOCKS, Renderer
-from kvgate.corpora.template import TemplateFacts, Templates, describe_templates, resolve_templates
+from kvgate.corpora.template import Templates, describe_templates, resolve_templates
 
 if TYPE_CHECKING:
     from kvgate.corpora.worker import Allowance, Channel
@@ -21,7 +21,7 @@ _PROCESSOR_TEMPLATE = "chat_template.json"
 def examine_here(
     arguments: Mapping[str, Any], limits: Limits, channel: Channel, allowance: Allowance
 ) -> dict[str, Any]:
-    """Describe a tokenizer and render conversations; each rendering goes out as an item of its own.
+    """Describe a tokenizer and render conversations; the facts go out first, then each rendering as an item of its own.
 
     Args:
         arguments: ``folder``, ``template`` (override), ``conversations`` (their inputs by id; ``None``: none
@@ -29,6 +29,9 @@ def examine_here(
         limits: the bounds, for those that are checked here.
         channel: where steps and renderings go.
         allowance: the memory limit, which shrinks before templates are touched.
+
+    Returns:
+        ``coverage`` and ``pieces`` of the snapshot's footer, where conversations were rendered.
 
     Raises:
         InputError: the files cannot be read, are hostile, or are no tokenizer.
@@ -63,31 +66,33 @@ def examine_here(
         channel.step("parse", "parsing the chat template", next(iter(templates.where.values())))
         template = describe_templates(templates)
     conversations = arguments["conversations"]
-    if built and conversations is not None:
-        override = None if arguments["template"] is None or template is None else template.texts["default"]
-        where = str(path) if templates is None else next(iter(templates.where.values()))
-        renderer = Renderer(tokenizer, override, arguments["options"], where, limits.text_bytes)
-        _render_all(renderer, conversations, template, where, channel)
-    return {
-        **facts,
+    rendering = built and conversations is not None
+    clocks = CLOCKS if template is not None and template.reads_clock else CLOCKS[:1]
+    facts |= {
         "files": folder.files,
         "versions": versions(),
-        "rendered": built and conversations is not None,
         "template": None if template is None else dataclasses.asdict(template),
     }
-
-
-def _render_all(
-    renderer: Renderer,
-    conversations: Mapping[str, Any],
-    template: TemplateFacts | None,
-    where: str,
-    channel: Channel,
-) -> None:
-    clocks = CLOCKS if template is not None and template.reads_clock else CLOCKS[:1]
+    channel.item({"facts": facts, "clocks": clocks if rendering else []})
+    if not rendering:
+        return {}
+    override = None if arguments["template"] is None or template is None else template.texts["default"]
+    where = str(path) if templates is None else next(iter(templates.where.values()))
+    renderer = Renderer(tokenizer, override, arguments["options"], where, limits.text_bytes)
+    used: set[int] = set()
     for name, conversation in conversations.items():
         channel.step("render", f"rendering the chat template on conversation {name!r}", where)
-        channel.item({"id": name, "renders": [renderer.render(conversation, clock) for clock in clocks]})
+        renders = [renderer.render(conversation, clock) for clock in clocks]
+        used.update(*(render.get("ids", ()) for render in renders))
+        channel.item({"id": name, "renders": renders})
+    return {"coverage": None, "pieces": _pieces(tokenizer, used)}
+
+
+def _pieces(tokenizer: Any, used: set[int]) -> dict[int, str]:
+    """Return the vocabulary's string for each id; one that it does not name is left out."""
+    numbers = sorted(used)
+    pieces = tokenizer.convert_ids_to_tokens(numbers)
+    return {number: piece for number, piece in zip(numbers, pieces, strict=True) if isinstance(piece, str)}
 
 
 def _as_loaded(found: Templates | None, tokenizer: Any, path: Path) -> Templates | None:

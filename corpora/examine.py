@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvgate.corpora.bounded import run_bounded
 from kvgate.corpora.limits import Limits
-from kvgate.corpora.snapshot import Snapshot, SnapshotEntry, entry_of, render_options
+from kvgate.corpora.options import render_options
+from kvgate.corpora.snapshot import SnapshotFile, SnapshotHeader, SnapshotWriter, entry_of, redacted
 from kvgate.corpora.tokenizer import TokenizerFacts, facts_of
 from kvgate.rules.errors import InputError
 from kvgate.rules.progress import Progress, silent
@@ -27,12 +30,14 @@ def describe_tokenizer(
 def take_snapshot(
     folder: Path,
     corpus: Corpus,
+    snapshot_to: Path,
     *,
     template: str | None = None,
     options: Mapping[str, Any] | None = None,
+    redact: bool = False,
     progress: Progress = silent,
     limits: Limits | None = None,
-) -> Snapshot:
+) -> SnapshotFile:
     """Render and encode a corpus; see :func:`examine`.
 
     Raises:
@@ -40,7 +45,14 @@ def take_snapshot(
 
     """
     facts, snapshot = examine(
-        folder, template=template, corpus=corpus, options=options, progress=progress, limits=limits
+        folder,
+        template=template,
+        corpus=corpus,
+        options=options,
+        snapshot_to=snapshot_to,
+        redact=redact,
+        progress=progress,
+        limits=limits,
     )
     if snapshot is None:
         raise InputError(f"nothing can be rendered: {facts.unread[0][1]}", where=str(folder))
@@ -53,9 +65,11 @@ def examine(
     template: str | None = None,
     corpus: Corpus | None = None,
     options: Mapping[str, Any] | None = None,
+    snapshot_to: Path | None = None,
+    redact: bool = False,
     progress: Progress = silent,
     limits: Limits | None = None,
-) -> tuple[TokenizerFacts, Snapshot | None]:
+) -> tuple[TokenizerFacts, SnapshotFile | None]:
     """Describe tokenizer and template, and render a corpus with them, all in one bounded child process.
 
     Rendering and encoding is transformers' own (``apply_chat_template``), with a stopped clock; a template
@@ -65,7 +79,9 @@ def examine(
         folder: a model folder: tokenizer files, config.json (which chooses the class), templates.
         template: what the launch line overrides the template with: a file, or template text.
         corpus: what to render; ``None``: only describe.
-        options: rendering options, see :func:`kvgate.corpora.snapshot.render_options`.
+        options: rendering options, see :func:`kvgate.corpora.options.render_options`.
+        snapshot_to: the file that the snapshot becomes; needed with a corpus.
+        redact: leave prompt text out of the snapshot. Token ids stay, which whoever has the tokenizer can read.
         progress: called once for each conversation.
         limits: the bounds of the child; the defaults leave real models a wide margin.
 
@@ -75,7 +91,7 @@ def examine(
 
     Raises:
         InputError: no folder, files that cannot be read, are malformed or hostile, a tokenizer that needs
-            code of the repository, a limit that was passed.
+            code of the repository, a limit that was passed, a snapshot that cannot be written.
         UsageError: an option of the wrong type.
 
     """
@@ -84,39 +100,69 @@ def examine(
     if not path.is_dir():
         raise InputError("not a folder", where=str(folder), hint="a model folder with its tokenizer files")
     applied, unapplied = render_options(options or {})
-    conversations = corpus.conversations if corpus is not None else ()
-    entries: list[SnapshotEntry] = []
+    conversations = list(corpus.conversations()) if corpus is not None else []
     digests = {conversation.id: conversation.input_digest for conversation in conversations}
+    with contextlib.ExitStack() as stack:
+        facts: TokenizerFacts | None = None
+        writer: SnapshotWriter | None = None
+        done = 0
 
-    def take(item: dict[str, Any]) -> None:
-        entries.append(entry_of(item | {"input": digests[item["id"]]}, str(folder)))
-        progress("rendering conversations", len(entries), len(conversations), "conversations")
+        def take(item: dict[str, Any]) -> None:
+            nonlocal facts, writer, done
+            if "facts" in item:
+                facts = facts_of(item["facts"])
+                if corpus is not None and snapshot_to is not None and item["clocks"]:
+                    header = _header(corpus, facts, applied, unapplied, item["clocks"], redact=redact)
+                    writer = stack.enter_context(SnapshotWriter(snapshot_to, header))
+                return
+            assert writer is not None  # noqa: S101 - the child sends the facts first
+            entry = entry_of(item | {"input": digests[item["id"]]}, str(folder), len(item["renders"]))
+            if redact:
+                entry = dataclasses.replace(entry, renders=tuple(redacted(render) for render in entry.renders))
+            writer.entry(entry)
+            done += 1
+            progress("rendering conversations", done, len(conversations), "conversations")
 
-    answer = run_bounded(
-        "examine",
-        {
-            "folder": str(path),
-            "template": None if template is None else _from_anywhere(template),
-            "conversations": (None if corpus is None else {one.id: one.input() for one in conversations}),
-            "options": applied,
-        },
-        limits=limits,
-        conversations=len(conversations),
-        on_item=take,
-    )
-    facts = facts_of(answer)
-    if corpus is None or not answer["rendered"]:
-        return facts, None
-    return facts, Snapshot(
+        answer = run_bounded(
+            "examine",
+            {
+                "folder": str(path),
+                "template": None if template is None else _from_anywhere(template),
+                "conversations": None if corpus is None else {one.id: one.input() for one in conversations},
+                "options": applied,
+            },
+            limits=limits,
+            conversations=len(conversations),
+            on_item=take,
+        )
+        assert facts is not None  # noqa: S101 - the child sends them before it answers
+        if writer is None:
+            return facts, None
+        pieces = {} if redact else {int(number): piece for number, piece in answer["pieces"].items()}
+        return facts, writer.finish(answer["coverage"], pieces)
+
+
+def _header(
+    corpus: Corpus,
+    facts: TokenizerFacts,
+    options: Mapping[str, Any],
+    unapplied: tuple[str, ...],
+    clocks: list[str],
+    *,
+    redact: bool,
+) -> SnapshotHeader:
+    return SnapshotHeader(
         corpus=corpus.id,
         corpus_digest=corpus.digest,
         renderer=facts.renderer,
         jinja2=facts.jinja2,
-        options=applied,
+        made="here",
+        options=options,
         unapplied=unapplied,
         template=None if facts.template is None else facts.template.digest,
         tokenizer=facts.effective,
-        entries=tuple(entries),
+        clocks=tuple(clocks),
+        redacted=redact,
     )
 
 

@@ -6,7 +6,6 @@ import contextlib
 import os
 import stat
 import tempfile
-from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -74,29 +73,88 @@ def read_text(path: Path, limit: int) -> str:
         raise InputError(f"not UTF-8 text (byte {error.start})", where=str(path)) from None
 
 
-def write_whole(path: Path, chunks: Iterable[bytes]) -> None:
-    """Write ``chunks`` beside ``path`` and rename, so that nobody ever sees half a file.
+class Beside:
+    """A file that is written beside its place and renamed, so that nobody ever sees half of it.
+
+    Exactly one of :meth:`keep` and :meth:`discard` takes effect, whichever is called first.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Begin.
+
+        Raises:
+            InputError: the folder cannot be written.
+
+        """
+        self._path = path
+        try:
+            descriptor, beside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        except OSError as error:
+            raise self._failed(error) from None
+        self._beside = Path(beside)
+        self._stream = open(descriptor, "wb")  # noqa: PTH123, SIM115 - a descriptor; keep and discard close it
+        self._open = True
+
+    def write(self, data: bytes) -> None:
+        """Add bytes.
+
+        Raises:
+            InputError: they cannot be written; nothing is left.
+
+        """
+        try:
+            self._stream.write(data)
+        except OSError as error:
+            self.discard()
+            raise self._failed(error) from None
+
+    def keep(self) -> None:
+        """Put the file in its place.
+
+        Raises:
+            InputError: it cannot be written; nothing is left.
+
+        """
+        try:
+            self._stream.flush()
+            os.fsync(self._stream.fileno())
+            # mkstemp makes private files; this one is committed and read by others.
+            os.fchmod(self._stream.fileno(), 0o666 & ~_umask())
+            self._stream.close()
+            self._beside.replace(self._path)
+            self._open = False
+        except OSError as error:
+            raise self._failed(error) from None
+        finally:
+            self.discard()
+
+    def discard(self) -> None:
+        """Leave nothing behind, unless the file is in its place already."""
+        if not self._open:
+            return
+        self._open = False
+        with contextlib.suppress(OSError):
+            self._stream.close()
+        with contextlib.suppress(OSError):
+            self._beside.unlink()
+
+    def _failed(self, error: OSError) -> InputError:
+        return InputError(f"cannot be written: {reason(error)}", where=str(self._path))
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file beside its place and rename it.
 
     Raises:
-        InputError: the folder cannot be written.
+        InputError: it cannot be written; nothing is left.
 
     """
+    file = Beside(path)
     try:
-        descriptor, beside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with open(descriptor, "wb") as stream:  # noqa: PTH123 - a descriptor, not a path
-                stream.writelines(chunks)
-                stream.flush()
-                os.fsync(stream.fileno())
-                # mkstemp makes private files; this one is committed and read by others.
-                os.fchmod(stream.fileno(), 0o666 & ~_umask())
-            Path(beside).replace(path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                Path(beside).unlink()
-            raise
-    except OSError as error:
-        raise InputError(f"cannot be written: {reason(error)}", where=str(path)) from None
+        file.write(data)
+        file.keep()
+    finally:
+        file.discard()
 
 
 def reason(error: BaseException) -> str:

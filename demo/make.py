@@ -171,7 +171,7 @@ def train() -> Tokenizer:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    messages = [message for one in load_corpus("diagnostic").conversations for message in one.messages or ()]
+    messages = [message for one in load_corpus("diagnostic").conversations() for message in one.messages or ()]
     contents = [message.get("content") for message in messages]
     tokenizer.train_from_iterator([text for text in contents if isinstance(text, str)], trainer)
     return tokenizer

@@ -33,7 +33,7 @@ from kvgate.weights.digest import root_digest
 from kvgate.weights.fingerprint import fingerprint_checkpoint
 
 if TYPE_CHECKING:
-    from kvgate.corpora.snapshot import Snapshot
+    from kvgate.corpora.snapshot import SnapshotFile
     from kvgate.corpora.tokenizer import TokenizerFacts
     from kvgate.weights.fingerprint import Fingerprint
 
@@ -88,14 +88,15 @@ class Captured:
     Attributes:
         manifest: the manifest's data, in schema order; :func:`kvgate.deployments.write.write` adds the sidecars.
         weights: the fingerprint that the tensor map is made of.
-        tokens: the snapshot of the corpus; ``None`` where nothing could be rendered.
+        tokens: the snapshot of the corpus, where :func:`capture` was told to put it; ``None`` where nothing could
+            be rendered, or no place was given.
         unknown: manifest paths that stay unknown, each with the reason.
         notes: what else a reader should know, one sentence each.
     """
 
     manifest: Mapping[str, Any]
     weights: Fingerprint
-    tokens: Snapshot | None
+    tokens: SnapshotFile | None
     unknown: tuple[tuple[str, str], ...]
     notes: tuple[str, ...] = field(default=())
 
@@ -110,6 +111,7 @@ def capture(
     renderer: Literal["here"] | None = None,
     sets: Mapping[str, Any] | None = None,
     unsets: Iterable[str] = (),
+    snapshot_to: Path | None = None,
     progress: Progress = silent,
 ) -> Captured:
     """Find out what a deployment is.
@@ -124,6 +126,7 @@ def capture(
         renderer: ``"here"``: this environment is the one that serves.
         sets: manifest values that only the operator knows, by path; they override what was found.
         unsets: manifest paths and sections that the operator declares to be at the engine's defaults.
+        snapshot_to: the file that the snapshot of the corpus becomes; ``None``: none is taken.
         progress: told of downloads, hashing and rendering.
 
     Raises:
@@ -132,7 +135,7 @@ def capture(
         UsageError: ``sets`` or ``unsets`` name no manifest path.
     """
     return _Capture(
-        model, revision, launch, adapters or {}, chat_template, renderer, sets or {}, unsets, progress
+        model, revision, launch, adapters or {}, chat_template, renderer, sets or {}, unsets, snapshot_to, progress
     ).run()
 
 
@@ -147,6 +150,7 @@ class _Capture:
         renderer: Literal["here"] | None,
         sets: Mapping[str, Any],
         unsets: Iterable[str],
+        snapshot_to: Path | None,
         progress: Progress,
     ) -> None:
         self._model = model
@@ -155,6 +159,7 @@ class _Capture:
         self._adapters = adapters
         self._template = chat_template
         self._renderer = renderer
+        self._snapshot_to = snapshot_to
         self._progress = progress
         self._assembly = Assembly()
         self._unsets = tuple(unsets)
@@ -365,7 +370,7 @@ class _Capture:
         self._assembly.put("adapters", entries, basis)
         self._assembly.restore("adapters", facts is None)
 
-    def _tokens(self, folder: Path, hub: HubCheckpoint | None) -> Snapshot | None:
+    def _tokens(self, folder: Path, hub: HubCheckpoint | None) -> SnapshotFile | None:
         facts, assembly = self._facts, self._assembly
         doubted = dict(facts.unknown) if facts is not None else {}
         if "tokenizer" in doubted:
@@ -384,8 +389,9 @@ class _Capture:
         found, snapshot = examine(
             folder,
             template=template,
-            corpus=load_corpus(CORPUS) if here else None,
+            corpus=load_corpus(CORPUS) if here and self._snapshot_to is not None else None,
             options=options or {},
+            snapshot_to=self._snapshot_to,
             progress=self._progress,
         )
         assembly.put("tokenizer.path", path, "computed")

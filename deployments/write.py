@@ -28,7 +28,7 @@ def write(captured: Captured, target: Path) -> Path:
     """Write the manifest and its sidecars.
 
     Args:
-        captured: what :func:`kvgate.deployments.capture.capture` returned.
+        captured: what :func:`kvgate.deployments.capture.capture` returned; its snapshot is copied from where it is.
         target: a file (``.yaml``, ``.yml``), the sidecars go beside it under its name; else a folder, made
             where it does not exist, for ``manifest.yaml``, ``weights.jsonl`` and ``tokens.jsonl``.
 
@@ -38,7 +38,6 @@ def write(captured: Captured, target: Path) -> Path:
     Raises:
         InputError: the place cannot be written to. Nothing is left half-written.
     """
-    from kvgate.corpora.snapshot import write_snapshot
     from kvgate.weights.tensor_map import write_map
 
     is_file = target.suffix in (".yaml", ".yml") and not target.is_dir()
@@ -59,12 +58,12 @@ def write(captured: Captured, target: Path) -> Path:
             sidecars = []
         if captured.tokens is not None and "tokenizer" in manifest:
             sidecars.append(f"{stem}tokens.jsonl")
-            sha256 = write_snapshot(captured.tokens, staging / sidecars[-1])
+            shutil.copyfile(captured.tokens.path, staging / sidecars[-1])
             manifest["tokenizer"]["snapshot"] = {
                 "file": sidecars[-1],
-                "sha256": sha256,
-                "corpus": captured.tokens.corpus,
-                "renderer": dict(captured.tokens.renderer),
+                "sha256": captured.tokens.sha256,
+                "corpus": captured.tokens.header.corpus,
+                "renderer": dict(captured.tokens.header.renderer),
             }
         (staging / name).write_text(dump(manifest), encoding="utf-8")
         for file in (*sidecars, name):  # the manifest last: it vouches for the others

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -90,7 +91,7 @@ def capture(
     from kvgate.deployments.capture import capture as gather
     from kvgate.deployments.write import write
 
-    with shown(quiet=quiet, no_color=no_color) as progress:
+    with shown(quiet=quiet, no_color=no_color) as progress, tempfile.TemporaryDirectory(prefix="kvgate-") as scratch:
         captured = gather(
             model,
             revision=revision,
@@ -100,6 +101,7 @@ def capture(
             renderer="here" if renderer else None,
             sets=_laid_over(found.capture.set, settings),
             unsets=[*found.capture.unset, *(unset or ())],
+            snapshot_to=Path(scratch) / "tokens.jsonl",
             progress=progress,
         )
         path = write(captured, output)

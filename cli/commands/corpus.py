@@ -12,7 +12,7 @@ from kvgate.cli.options import Debug, NoColor
 
 if TYPE_CHECKING:
     from kvgate.corpora.comparison import SnapshotComparison
-    from kvgate.corpora.snapshot import Snapshot
+    from kvgate.corpora.snapshot import SnapshotFile
 
 DIVERGENT = 10
 UNEXAMINED = 11
@@ -33,9 +33,9 @@ def list_corpora(
     wanted = json_wanted(output)
     corpus = load_corpus(DIAGNOSTIC)
     if wanted:
-        console.emit(as_json([{"id": corpus.id, "digest": corpus.digest, "conversations": len(corpus.conversations)}]))
+        console.emit(as_json([{"id": corpus.id, "digest": corpus.digest, "conversations": corpus.count}]))
     else:
-        console.emit(f"{corpus.id}  {len(corpus.conversations)} conversations\n")
+        console.emit(f"{corpus.id}  {corpus.count} conversations\n")
     return 0
 
 
@@ -66,18 +66,18 @@ def show_corpus(
     wanted = json_wanted(output)
     corpus = load_corpus(source)
     if conversation is not None:
-        found = next((one for one in corpus.conversations if one.id == conversation), None)
+        found = next((one for one in corpus.conversations() if one.id == conversation), None)
         if found is None:
             raise UsageError(f"there is no conversation {conversation!r}", where=corpus.id)
         console.emit(as_json({"id": found.id, "tags": list(found.tags), "why": found.why, **found.input()}))
         return 0
     if wanted:
-        rows = [{"id": one.id, "tags": list(one.tags), "why": one.why} for one in corpus.conversations]
+        rows = [{"id": one.id, "tags": list(one.tags), "why": one.why} for one in corpus.conversations()]
         console.emit(as_json({"corpus": corpus.id, "digest": corpus.digest, "conversations": rows}))
         return 0
     page = Page(console.width(), color=console.colored(sys.stdout, no_color=no_color))
-    page.heading(f"{visible(corpus.id)}: {len(corpus.conversations)} conversations")
-    for one in corpus.conversations:
+    page.heading(f"{visible(corpus.id)}: {corpus.count} conversations")
+    for one in corpus.conversations():
         tags = f" [{visible(', '.join(one.tags))}]" if one.tags else ""
         page.parts([(visible(one.id), "bold"), (f"{tags} {visible(one.why)}", "")], indent=2, hang=4)
     console.emit(page.text())
@@ -95,6 +95,9 @@ def snapshot_corpus(
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="A rendering option, as in tokenizer.options. Repeatable."),
     ] = None,
+    redact: Annotated[
+        bool, typer.Option("--redact", help="Leave prompt text out; the token ids stay, and can be read.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing.")] = False,
     no_color: NoColor = False,
     debug: Debug = False,  # noqa: ARG001 - read by the guard
@@ -114,7 +117,6 @@ def snapshot_corpus(
     from kvgate.cli.settings import parse_settings
     from kvgate.corpora.corpus import load_corpus
     from kvgate.corpora.examine import take_snapshot
-    from kvgate.corpora.snapshot import write_snapshot
 
     prefix = "tokenizer.options."
     options = {
@@ -124,18 +126,23 @@ def snapshot_corpus(
     refuse_overwriting([output], (Path(name) for name in (corpus, chat_template) if name is not None))
     with shown(quiet=quiet, no_color=no_color) as progress:
         snapshot = take_snapshot(
-            folder, load_corpus(corpus), template=chat_template, options=options, progress=progress
+            folder,
+            load_corpus(corpus, progress),
+            output,
+            template=chat_template,
+            options=options,
+            redact=redact,
+            progress=progress,
         )
-    sha256 = write_snapshot(snapshot, output)
     if not quiet:
         sidecar = {
             "file": output.name,
-            "sha256": sha256,
-            "corpus": snapshot.corpus,
-            "renderer": dict(snapshot.renderer),
+            "sha256": snapshot.sha256,
+            "corpus": snapshot.header.corpus,
+            "renderer": dict(snapshot.header.renderer),
         }
         console.emit(f"snapshot: {json.dumps(sidecar)}\n")
-        for name in snapshot.unapplied:
+        for name in snapshot.header.unapplied:
             console.say(f"note: this renderer does not know the option {name}, which was not applied")
     return 0
 
@@ -189,35 +196,19 @@ def compare_corpora(
     return UNEXAMINED if found.unexamined or found.only_old or found.only_new else 0
 
 
-def _snapshot(path: Path) -> Snapshot:
-    from kvgate.corpora.snapshot import read_snapshot
+def _snapshot(path: Path) -> SnapshotFile:
+    from kvgate.corpora.snapshot import open_snapshot
     from kvgate.inputs import load_manifest, sidecar_path
     from kvgate.rules.errors import InputError
 
     if path.suffix == ".jsonl":
-        return read_snapshot(path, _sha256(path))
+        return open_snapshot(path, None)
     named = sidecar_path(load_manifest(path), "tokenizer.snapshot")
     if named is None:
         raise InputError(
             "names no token snapshot", where=str(path), hint="capture again, or `kvgate corpus snapshot FOLDER`"
         )
-    return read_snapshot(*named)
-
-
-def _sha256(path: Path) -> str:
-    import hashlib
-
-    from kvgate.corpora.files import open_regular, reason
-    from kvgate.rules.errors import InputError
-
-    hasher = hashlib.sha256()
-    with open_regular(path) as stream:
-        try:
-            while block := stream.read(1 << 20):
-                hasher.update(block)
-        except OSError as error:
-            raise InputError(f"cannot be read: {reason(error)}", where=str(path)) from None
-    return f"sha256:{hasher.hexdigest()}"
+    return open_snapshot(*named)
 
 
 def _as_data(found: SnapshotComparison) -> dict[str, object]:

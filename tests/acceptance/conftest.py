@@ -139,6 +139,7 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Capture]:
     Templates, tokenizers and config classes are examined by child processes: once for each different input.
     """
     from kvgate.corpora.examine import examine as real_examine
+    from kvgate.corpora.snapshot import open_snapshot
     from kvgate.deployments import capture as module
     from kvgate.deployments.config import effective_config as real_config
     from kvgate.deployments.launch import parse_vllm
@@ -156,13 +157,19 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Capture]:
     def config(raw: Any, overrides: Any) -> Any:
         return once(["config", raw, overrides], lambda: real_config(raw, overrides))
 
-    def examine(model: Path, *, template: str | None, corpus: Any, options: Any, progress: Any) -> Any:
+    def examine(model: Path, *, template: str | None, snapshot_to: Path, **arguments: Any) -> Any:
         files = [path.read_text() for path in sorted(model.glob("tok*.json"))]
         files += [path.read_text() for path in sorted(model.glob("*.jinja"))]
-        return once(
-            ["tokens", files, template, corpus is None, options],
-            lambda: real_examine(model, template=template, corpus=corpus, options=options, progress=progress),
-        )
+
+        def make() -> tuple[Any, bytes | None]:
+            facts, snapshot = real_examine(model, template=template, snapshot_to=snapshot_to, **arguments)
+            return facts, None if snapshot is None else snapshot.path.read_bytes()
+
+        facts, content = once(["tokens", files, template, arguments["corpus"] is None, arguments["options"]], make)
+        if content is None:
+            return facts, None
+        snapshot_to.write_bytes(content)
+        return facts, open_snapshot(snapshot_to, None)
 
     def call(
         model: Path,
@@ -176,7 +183,10 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Capture]:
         def make() -> Path:
             target = folder / str(len(done))
             line = parse_vllm(launch, source="serve.sh")
-            captured = module.capture(str(model), launch=[line], adapters=adapters, renderer="here", sets=declared)
+            snapshot = folder / f"{target.name}.jsonl"
+            captured = module.capture(
+                str(model), launch=[line], adapters=adapters, renderer="here", sets=declared, snapshot_to=snapshot
+            )
             return write(captured, target).parent
 
         return Path(once(["capture", model, launch, adapters, declared], make))

@@ -165,6 +165,7 @@ def test_what_is_asked_for_is_what_is_captured(run: Run, recorded: Recorded, tmp
     (line,) = asked.pop("launch")
     assert line.values["engine.block_size"] == 32
     assert callable(asked.pop("progress"))
+    assert not asked.pop("snapshot_to").parent.exists()  # what is left of it is a sidecar
     assert recorded.model == "org/name"
     assert asked == {
         "revision": "main",
@@ -254,9 +255,9 @@ def test_corpora_are_shown(run: Run, tmp_path: Path) -> None:
 
 def test_snapshots_without_anything_in_common_are_no_comparison(run: Run, captured: Path) -> None:
     lines = (captured / "two.tokens.jsonl").read_text().splitlines(keepends=True)
-    header = json.loads(lines[0])
-    (captured / "a.jsonl").write_text(json.dumps({**header, "conversations": 1}) + "\n" + lines[1])
-    (captured / "b.jsonl").write_text(json.dumps({**header, "conversations": 1}) + "\n" + lines[2])
+    footer = json.dumps({**json.loads(lines[-1]), "conversations": 1}) + "\n"
+    (captured / "a.jsonl").write_text(lines[0] + lines[1] + footer)
+    (captured / "b.jsonl").write_text(lines[0] + lines[2] + footer)
     ran = run("corpus", "compare", "a.jsonl", "b.jsonl")
     assert (ran.code, ran.out) == (3, "")
     assert "no conversation in common" in ran.err

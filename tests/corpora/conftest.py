@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from kvgate.corpora.corpus import Corpus, load_corpus
+from kvgate.corpora.corpus import Conversation, Corpus, load_corpus
+from kvgate.corpora.examine import take_snapshot
+from kvgate.corpora.snapshot import SnapshotEntry, SnapshotFile, SnapshotHeader, SnapshotWriter
 from kvgate.corpora.template import Templates, describe_templates
 
 CHATML = """\
@@ -20,6 +22,7 @@ CHATML = """\
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
 
 MakeFolder = Callable[..., Path]
+Take = Callable[..., SnapshotFile]
 
 
 @pytest.fixture(scope="session")
@@ -74,9 +77,47 @@ def make_folder(tmp_path: Path, backend_json: dict[str, Any]) -> MakeFolder:
     return make
 
 
+@pytest.fixture
+def take(tmp_path: Path) -> Take:
+    """Take a snapshot into a file of its own."""
+    count = iter(range(1000))
+
+    def take(folder: Path, corpus: Corpus, **arguments: Any) -> SnapshotFile:
+        return take_snapshot(folder, corpus, tmp_path / f"snapshot-{next(count)}.jsonl", **arguments)
+
+    return take
+
+
+HEADER = SnapshotHeader(
+    corpus="c@1",
+    corpus_digest="sha256:1",
+    renderer={"transformers": "5", "tokenizers": "0"},
+    jinja2="3",
+    made="here",
+    options={},
+    unapplied=(),
+    template=None,
+    tokenizer=None,
+    clocks=(),
+)
+
+
+def saved(path: Path, *entries: SnapshotEntry, header: SnapshotHeader = HEADER) -> SnapshotFile:
+    """Write a snapshot of these entries."""
+    with SnapshotWriter(path, header) as writer:
+        for entry in entries:
+            writer.entry(entry)
+        return writer.finish(None, {})
+
+
+def corpus_of(*conversations: Conversation) -> Corpus:
+    """A corpus that is in no file."""
+    return Corpus("test", "sha256:" + "0" * 64, len(conversations), lambda: iter(conversations))
+
+
 def texts_of(corpus: Corpus) -> Iterator[str]:
     """Every piece of plain text in a corpus."""
-    for conversation in corpus.conversations:
+    for conversation in corpus.conversations():
         if conversation.prompt is not None:
             yield conversation.prompt
         for message in conversation.messages or ():

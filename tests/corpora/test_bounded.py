@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from kvgate.corpora.bounded import run_bounded
-from kvgate.corpora.corpus import Conversation, Corpus
-from kvgate.corpora.examine import describe_tokenizer, take_snapshot
+from kvgate.corpora.corpus import Conversation
+from kvgate.corpora.examine import describe_tokenizer
 from kvgate.corpora.limits import Limits
 from kvgate.rules.errors import InputError
 
-from .conftest import MakeFolder
+from .conftest import MakeFolder, Take, corpus_of
 
 
 def test_a_defect_of_ours_is_no_fault_of_the_input() -> None:
@@ -18,11 +18,11 @@ def test_a_defect_of_ours_is_no_fault_of_the_input() -> None:
         run_bounded("no-such-job", {}, limits=Limits(), on_item=print)
 
 
-def test_processor_time_is_limited(make_folder: MakeFolder) -> None:
+def test_processor_time_is_limited(make_folder: MakeFolder, take: Take) -> None:
     folder = make_folder(template="{{ 9 ** (9 ** 9) }}")
-    corpus = Corpus("test", "sha256:0", (Conversation("a", messages=({"role": "user", "content": "hi"},)),))
+    corpus = corpus_of(Conversation("a", messages=({"role": "user", "content": "hi"},)))
     with pytest.raises(InputError, match="used more than 3 s of processor time"):
-        take_snapshot(folder, corpus, limits=Limits(processor_seconds=3, render_seconds=60))
+        take(folder, corpus, limits=Limits(processor_seconds=3, render_seconds=60))
 
 
 def test_a_start_that_takes_too_long_is_named(make_folder: MakeFolder) -> None:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from array import array
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kvgate.corpora.comparison import compare_snapshots, shared_blocks
-from kvgate.corpora.snapshot import Rendered, Snapshot, SnapshotEntry
+from kvgate.corpora.snapshot import Rendered, SnapshotEntry, SnapshotFile
+
+from .conftest import HEADER, saved
 
 _IDS = st.lists(st.integers(0, 3), max_size=40)
+_FOLDER = Path()
+_COUNT = itertools.count()
 _ERROR = Rendered(None, array("I"), ("TemplateError", "no"))
 
 
@@ -24,18 +31,16 @@ def _entry(name: str, *renders: Rendered) -> SnapshotEntry:
     return SnapshotEntry(name, name, renders)
 
 
-def _snapshot(*entries: SnapshotEntry, digest: str = "sha256:1") -> Snapshot:
-    return Snapshot(
-        corpus="c@1",
-        corpus_digest=digest,
-        renderer={"transformers": "5", "tokenizers": "0"},
-        jinja2="3",
-        options={},
-        unapplied=(),
-        template=None,
-        tokenizer=None,
-        entries=entries,
-    )
+@pytest.fixture(scope="module", autouse=True)
+def _place(tmp_path_factory: pytest.TempPathFactory) -> None:
+    global _FOLDER
+    _FOLDER = tmp_path_factory.mktemp("snapshots")
+
+
+def _snapshot(*entries: SnapshotEntry, **header: Any) -> SnapshotFile:
+    clocks = ("a", "b") if any(len(entry.renders) == 2 for entry in entries) else ()
+    path = _FOLDER / str(next(_COUNT))
+    return saved(path, *entries, header=dataclasses.replace(HEADER, clocks=clocks, **header))
 
 
 @given(_IDS, _IDS, _IDS, st.integers(1, 5))
@@ -102,7 +107,7 @@ def test_errors_are_not_examined_even_where_they_are_equal() -> None:
 def test_what_only_one_side_has_is_said() -> None:
     comparison = compare_snapshots(
         _snapshot(_entry("a", _ok(1)), _entry("b", _ok(1))),
-        _snapshot(_entry("b", _ok(1)), _entry("c", _ok(1)), digest="sha256:2"),
+        _snapshot(_entry("b", _ok(1)), _entry("c", _ok(1)), corpus_digest="sha256:2"),
     )
     assert (comparison.only_old, comparison.only_new) == (("a",), ("c",))
     assert [one.id for one in comparison.examined] == ["b"]
@@ -110,9 +115,7 @@ def test_what_only_one_side_has_is_said() -> None:
 
 
 def test_one_id_with_two_contents_is_not_compared() -> None:
-    old = _snapshot(_entry("a", _ok(1)))
-    new = dataclasses.replace(old, entries=(SnapshotEntry("a", "other", (_ok(1),)),))
-    comparison = compare_snapshots(old, new)
+    comparison = compare_snapshots(_snapshot(_entry("a", _ok(1))), _snapshot(SnapshotEntry("a", "other", (_ok(1),))))
     assert comparison.examined == ()
     assert (comparison.only_old, comparison.only_new) == (("a",), ("a",))
 
@@ -130,14 +133,14 @@ def test_a_clock_on_one_side_is_held_against_both_dates() -> None:
 def test_one_library_on_both_sides_is_noticed(change: dict[str, object]) -> None:
     snapshot = _snapshot(_entry("a", _ok(1)))
     assert compare_snapshots(snapshot, snapshot).same_renderer
-    assert not compare_snapshots(snapshot, dataclasses.replace(snapshot, **change)).same_renderer  # type: ignore[arg-type]
+    assert not compare_snapshots(snapshot, _snapshot(_entry("a", _ok(1)), **change)).same_renderer
 
 
 @pytest.mark.parametrize("change", [{"options": {"add_generation_prompt": False}}, {"unapplied": ("x",)}])
 def test_other_options_are_noticed(change: dict[str, object]) -> None:
     snapshot = _snapshot(_entry("a", _ok(1)))
     assert compare_snapshots(snapshot, snapshot).same_options
-    assert not compare_snapshots(snapshot, dataclasses.replace(snapshot, **change)).same_options  # type: ignore[arg-type]
+    assert not compare_snapshots(snapshot, _snapshot(_entry("a", _ok(1)), **change)).same_options
 
 
 def test_a_block_holds_something() -> None:

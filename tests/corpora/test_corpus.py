@@ -16,19 +16,19 @@ from kvgate.rules.errors import InputError
 
 _TAGS = {
     "calls", "clock", "code", "continue", "control", "digits", "directions", "documents", "emoji", "empty",
-    "json", "kwargs", "long", "normal-form", "parts", "prompt", "raw", "reasoning", "same-role", "scripts",
-    "special", "system", "tools", "turns", "whitespace", "words",
+    "json", "kwargs", "long", "multi-turn", "normal-form", "parts", "prompt", "raw", "reasoning", "same-role",
+    "scripts", "special", "system", "tools", "turns", "whitespace", "words",
 }  # fmt: skip
 
 
 def test_every_diagnostic_conversation_says_why_it_is_there(diagnostic: Corpus) -> None:
-    assert len(diagnostic.conversations) >= 60
-    assert all(one.why and one.tags for one in diagnostic.conversations)
-    assert {tag for one in diagnostic.conversations for tag in one.tags} == _TAGS
+    assert diagnostic.count >= 60
+    assert all(one.why and one.tags for one in diagnostic.conversations())
+    assert {tag for one in diagnostic.conversations() for tag in one.tags} == _TAGS
 
 
 def test_no_two_diagnostic_conversations_are_the_same_input(diagnostic: Corpus) -> None:
-    assert len({one.input_digest for one in diagnostic.conversations}) == len(diagnostic.conversations)
+    assert len({one.input_digest for one in diagnostic.conversations()}) == diagnostic.count
 
 
 def test_the_id_is_the_digest_of_the_file(diagnostic: Corpus) -> None:
@@ -39,7 +39,7 @@ def test_the_id_is_the_digest_of_the_file(diagnostic: Corpus) -> None:
 
 
 def test_normal_forms_survive_the_file(diagnostic: Corpus) -> None:
-    content = {one.id: one.messages[0]["content"] for one in diagnostic.conversations if one.messages}
+    content = {one.id: one.messages[0]["content"] for one in diagnostic.conversations() if one.messages}
     assert content["form-nfc"] != content["form-nfd"]
     assert unicodedata.normalize("NFC", content["form-nfd"]) == content["form-nfc"]
 
@@ -59,7 +59,7 @@ def test_a_production_request_is_used_as_it_is(tmp_path: Path) -> None:
         "tools": [],
     }
     corpus = _load(tmp_path, json.dumps(request), "", json.dumps({"prompt": "x", "id": "second"}))
-    first, second = corpus.conversations
+    first, second = corpus.conversations()
     assert corpus.id.startswith("mine@")
     assert first.id == "line-1"
     assert first.tools == ()
@@ -69,7 +69,7 @@ def test_a_production_request_is_used_as_it_is(tmp_path: Path) -> None:
 
 
 def test_a_byte_order_mark_is_no_content(tmp_path: Path) -> None:
-    assert _load(tmp_path, '\ufeff{"prompt": "x"}').conversations[0].prompt == "x"
+    assert next(_load(tmp_path, '\ufeff{"prompt": "x"}').conversations()).prompt == "x"
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,12 @@ import pytest
 
 from kvgate.corpora.comparison import compare_snapshots
 from kvgate.corpora.corpus import Conversation, Corpus
-from kvgate.corpora.examine import describe_tokenizer, examine, take_snapshot
-from kvgate.corpora.snapshot import read_snapshot, write_snapshot
+from kvgate.corpora.examine import describe_tokenizer, examine
+from kvgate.corpora.rendering import CLOCKS
+from kvgate.corpora.snapshot import SnapshotEntry, SnapshotFile
 from kvgate.rules.errors import InputError
 
-from .conftest import CHATML, MakeFolder
+from .conftest import CHATML, MakeFolder, Take, corpus_of
 
 _RICH = """\
 {%- if tools %}<|im_start|>system
@@ -41,15 +42,17 @@ _CLOCK = "Today: {{ strftime_now('%d %B %Y, %A') }}\n" + CHATML
 
 
 @pytest.mark.parametrize("template", [CHATML, _RICH], ids=["chatml", "rich"])
-def test_ids_are_those_of_apply_chat_template(make_folder: MakeFolder, diagnostic: Corpus, template: str) -> None:
+def test_ids_are_those_of_apply_chat_template(
+    make_folder: MakeFolder, diagnostic: Corpus, template: str, take: Take
+) -> None:
     from transformers import AutoTokenizer
 
     folder = make_folder(template=template)
-    snapshot = take_snapshot(folder, diagnostic, options={"parse_tool_arguments": False})
+    entries = list(take(folder, diagnostic, options={"parse_tool_arguments": False}).entries())
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    assert [entry.id for entry in snapshot.entries] == [one.id for one in diagnostic.conversations]
+    assert [entry.id for entry in entries] == [one.id for one in diagnostic.conversations()]
     succeeded = 0
-    for entry, one in zip(snapshot.entries, diagnostic.conversations, strict=True):
+    for entry, one in zip(entries, diagnostic.conversations(), strict=True):
         (render,) = entry.renders
         if render.error is not None:
             with pytest.raises(Exception) as caught:  # noqa: PT011 - which one is the question
@@ -58,7 +61,7 @@ def test_ids_are_those_of_apply_chat_template(make_folder: MakeFolder, diagnosti
         else:
             assert render.ids.tolist() == _directly(tokenizer, one), one.id
             succeeded += 1
-    assert succeeded > 0.85 * len(snapshot.entries)
+    assert succeeded > 0.85 * len(entries)
 
 
 def _directly(tokenizer: Any, one: Conversation) -> list[int]:
@@ -78,26 +81,24 @@ def _directly(tokenizer: Any, one: Conversation) -> list[int]:
     )
 
 
-def test_the_same_folder_twice_gives_the_same_bytes(
-    make_folder: MakeFolder, diagnostic: Corpus, tmp_path: Path
-) -> None:
+def test_the_same_folder_twice_gives_the_same_bytes(make_folder: MakeFolder, diagnostic: Corpus, take: Take) -> None:
     folder = make_folder(template=_CLOCK)
-    digests = [write_snapshot(take_snapshot(folder, diagnostic), tmp_path / name) for name in ("a", "b")]
-    assert digests[0] == digests[1]
-    read = read_snapshot(tmp_path / "a", digests[0])
-    comparison = compare_snapshots(read, read)
+    first, again = take(folder, diagnostic), take(folder, diagnostic)
+    assert first.path.read_bytes() == again.path.read_bytes()
+    comparison = compare_snapshots(first, again)
     assert not comparison.divergent
     assert {one.id for one in comparison.unexamined} >= {"no-messages", "parts-texts"}
     assert all(one.same_error for one in comparison.unexamined)
-    assert len(comparison.examined) + len(comparison.unexamined) == 2 * len(diagnostic.conversations)
+    assert len(comparison.examined) + len(comparison.unexamined) == 2 * diagnostic.count
 
 
-def test_a_clock_is_stopped_at_two_dates(make_folder: MakeFolder) -> None:
-    facts, snapshot = examine(make_folder(template=_CLOCK), corpus=_corpus("hi"))
+def test_a_clock_is_stopped_at_two_dates(make_folder: MakeFolder, tmp_path: Path) -> None:
+    facts, snapshot = examine(make_folder(template=_CLOCK), corpus=_corpus("hi"), snapshot_to=tmp_path / "s")
     assert snapshot is not None
+    assert snapshot.header.clocks == CLOCKS
     assert facts.template is not None
     assert facts.template.reads_clock
-    texts = [render.text for render in snapshot.entries[0].renders]
+    texts = [render.text for render in _first(snapshot).renders]
     assert [str(text).partition("<")[0] for text in texts] == [
         "Today: 03 February 2026, Tuesday",
         "Today: 19 November 2027, Friday",
@@ -121,7 +122,9 @@ def test_facts(make_folder: MakeFolder) -> None:
     assert [what for what, _ in facts.unread] == ["chat_template.json"]
 
 
-def test_the_moved_bos_rule_shows_in_raw_completions_only(make_folder: MakeFolder, diagnostic: Corpus) -> None:
+def test_the_moved_bos_rule_shows_in_raw_completions_only(
+    make_folder: MakeFolder, diagnostic: Corpus, take: Take
+) -> None:
     def with_bos(backend: dict[str, Any]) -> None:
         backend["post_processor"] = {
             "type": "TemplateProcessing",
@@ -130,10 +133,10 @@ def test_the_moved_bos_rule_shows_in_raw_completions_only(make_folder: MakeFolde
             "special_tokens": {"<s>": {"id": "<s>", "ids": [0], "tokens": ["<s>"]}},
         }
 
-    old = take_snapshot(make_folder(), diagnostic)
-    new = take_snapshot(make_folder(with_bos), diagnostic)
+    old = take(make_folder(), diagnostic)
+    new = take(make_folder(with_bos), diagnostic)
     comparison = compare_snapshots(old, new)
-    raw = {one.id for one in diagnostic.conversations if one.prompt is not None}
+    raw = {one.id for one in diagnostic.conversations() if one.prompt is not None}
     assert {one.id for one in comparison.divergent} == raw
     shared = {one.id: one.shared for one in comparison.divergent}
     assert shared.pop("raw-begins-special") == 1  # it says "<s>" itself: one of two is shared
@@ -141,22 +144,22 @@ def test_the_moved_bos_rule_shows_in_raw_completions_only(make_folder: MakeFolde
     assert all(one.same_text for one in comparison.divergent)
 
 
-def test_tools_choose_the_template(make_folder: MakeFolder) -> None:
+def test_tools_choose_the_template(make_folder: MakeFolder, take: Take) -> None:
     folder = make_folder(template=[{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}])
-    corpus = _of(
+    corpus = corpus_of(
         Conversation("none", messages=_HI), Conversation("empty", messages=_HI, tools=()),
     )  # fmt: skip
-    snapshot = take_snapshot(folder, corpus)
-    assert [entry.renders[0].text for entry in snapshot.entries] == ["plain", "tools"]
-    override = take_snapshot(folder, corpus, template="{{ 'mine' }}")
-    assert [entry.renders[0].text for entry in override.entries] == ["mine", "mine"]
+    snapshot = take(folder, corpus)
+    assert [entry.renders[0].text for entry in snapshot.entries()] == ["plain", "tools"]
+    override = take(folder, corpus, template="{{ 'mine' }}")
+    assert [entry.renders[0].text for entry in override.entries()] == ["mine", "mine"]
 
 
-def test_tool_arguments_are_parsed_as_engines_do(make_folder: MakeFolder) -> None:
+def test_tool_arguments_are_parsed_as_engines_do(make_folder: MakeFolder, take: Take) -> None:
     def chat(arguments: Any) -> tuple[dict[str, Any], ...]:
         return ({"role": "assistant", "tool_calls": [{"function": {"name": "f", **arguments}}]},)
 
-    corpus = _of(
+    corpus = corpus_of(
         Conversation("text", messages=chat({"arguments": '{"b": 1, "a": null}'})),
         Conversation("object", messages=chat({"arguments": {"b": 1, "a": None}})),
         Conversation("broken", messages=chat({"arguments": "{"})),
@@ -166,45 +169,45 @@ def test_tool_arguments_are_parsed_as_engines_do(make_folder: MakeFolder) -> Non
     template = (
         "{{ messages[0].tool_calls[0].function.arguments | tojson if messages[0].tool_calls is defined else 'none' }}"
     )
-    snapshot = take_snapshot(make_folder(template=template), corpus)
-    assert [entry.renders[0].text for entry in snapshot.entries] == [
+    snapshot = take(make_folder(template=template), corpus)
+    assert [entry.renders[0].text for entry in snapshot.entries()] == [
         '{"b": 1, "a": null}', '{"b": 1, "a": null}', "{}", "{}", "none",
     ]  # fmt: skip
 
 
-def test_options_reach_the_template(make_folder: MakeFolder) -> None:
+def test_options_reach_the_template(make_folder: MakeFolder, take: Take) -> None:
     folder = make_folder(template="{{ add_generation_prompt }}{{ mode }}")
-    corpus = _of(
+    corpus = corpus_of(
         Conversation("a", messages=_HI),
         Conversation("b", messages=_HI, add_generation_prompt=True, template_kwargs={"mode": "own"}),
     )
     options = {"add_generation_prompt": False, "template_kwargs": {"mode": "all"}, "content_format": "auto"}
-    snapshot = take_snapshot(folder, corpus, options=options)
-    assert [entry.renders[0].text for entry in snapshot.entries] == ["Falseall", "Trueown"]
-    assert snapshot.unapplied == ("content_format",)
+    snapshot = take(folder, corpus, options=options)
+    assert [entry.renders[0].text for entry in snapshot.entries()] == ["Falseall", "Trueown"]
+    assert snapshot.header.unapplied == ("content_format",)
 
 
-def test_no_template_is_known_and_only_completions_are_examined(make_folder: MakeFolder) -> None:
-    corpus = _of(Conversation("chat", messages=_HI), Conversation("raw", prompt="hi"))
-    facts, snapshot = examine(make_folder(template=None), corpus=corpus)
+def test_no_template_is_known_and_only_completions_are_examined(make_folder: MakeFolder, tmp_path: Path) -> None:
+    corpus = corpus_of(Conversation("chat", messages=_HI), Conversation("raw", prompt="hi"))
+    facts, snapshot = examine(make_folder(template=None), corpus=corpus, snapshot_to=tmp_path / "s")
     assert facts.template is None
     assert snapshot is not None
-    chat, raw = (entry.renders[0] for entry in snapshot.entries)
+    chat, raw = (entry.renders[0] for entry in snapshot.entries())
     assert chat.error is not None
     assert chat.error[0] == "ValueError"
     assert raw.ok
 
 
-def test_a_folder_without_a_tokenizer_says_so(tmp_path: Path) -> None:
+def test_a_folder_without_a_tokenizer_says_so(tmp_path: Path, take: Take) -> None:
     (tmp_path / "chat_template.jinja").write_text(CHATML)
-    facts, snapshot = examine(tmp_path, corpus=_corpus("hi"))
+    facts, snapshot = examine(tmp_path, corpus=_corpus("hi"), snapshot_to=tmp_path / "s")
     assert snapshot is None
     assert facts.effective is None
     assert facts.files == {}
     assert facts.unread == (("effective", "there is no tokenizer file in the folder"),)
     assert facts.template is not None
     with pytest.raises(InputError, match="no tokenizer file in the folder"):
-        take_snapshot(tmp_path, _corpus("hi"))
+        take(tmp_path, _corpus("hi"))
 
 
 def test_no_folder(tmp_path: Path) -> None:
@@ -212,17 +215,17 @@ def test_no_folder(tmp_path: Path) -> None:
         describe_tokenizer(tmp_path / "missing")
 
 
-def test_a_relative_template_and_folder(make_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_template_and_folder(make_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch, take: Take) -> None:
     folder = make_folder()
     (folder.parent / "mine.jinja").write_text("mine")
     monkeypatch.chdir(folder.parent)
-    snapshot = take_snapshot(Path(folder.name), _corpus("hi"), template="mine.jinja")
-    assert snapshot.entries[0].renders[0].text == "mine"
+    snapshot = take(Path(folder.name), _corpus("hi"), template="mine.jinja")
+    assert _first(snapshot).renders[0].text == "mine"
 
 
-def test_progress_counts_conversations(make_folder: MakeFolder) -> None:
+def test_progress_counts_conversations(make_folder: MakeFolder, take: Take) -> None:
     seen: list[tuple[int, int | None, str]] = []
-    take_snapshot(
+    take(
         make_folder(),
         _corpus("a", "b", "c"),
         progress=lambda stage, done, total, unit: seen.append((done, total, unit)),  # noqa: ARG005
@@ -230,9 +233,9 @@ def test_progress_counts_conversations(make_folder: MakeFolder) -> None:
     assert seen == [(1, 3, "conversations"), (2, 3, "conversations"), (3, 3, "conversations")]
 
 
-def test_a_lone_surrogate_is_an_error_of_that_conversation(make_folder: MakeFolder) -> None:
-    snapshot = take_snapshot(make_folder(), _corpus("a\ud800b", "fine"))
-    broken, fine = (entry.renders[0] for entry in snapshot.entries)
+def test_a_lone_surrogate_is_an_error_of_that_conversation(make_folder: MakeFolder, take: Take) -> None:
+    snapshot = take(make_folder(), _corpus("a\ud800b", "fine"))
+    broken, fine = (entry.renders[0] for entry in snapshot.entries())
     assert broken.error is not None
     assert fine.ok
 
@@ -240,13 +243,13 @@ def test_a_lone_surrogate_is_an_error_of_that_conversation(make_folder: MakeFold
 _HI = ({"role": "user", "content": "hi"},)
 
 
-def _of(*conversations: Conversation) -> Corpus:
-    return Corpus("test", "sha256:" + "0" * 64, conversations)
+def _first(snapshot: SnapshotFile) -> SnapshotEntry:
+    return next(snapshot.entries())
 
 
 def _corpus(*contents: str) -> Corpus:
     one = Conversation("", messages=_HI)
-    return _of(
+    return corpus_of(
         *(
             dataclasses.replace(one, id=str(n), messages=({"role": "user", "content": content},))
             for n, content in enumerate(contents)

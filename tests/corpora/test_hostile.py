@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from kvgate.corpora.corpus import Conversation, Corpus
-from kvgate.corpora.examine import take_snapshot
+from kvgate.corpora.corpus import Conversation
 from kvgate.corpora.limits import Limits
 from kvgate.rules.errors import InputError
 
-from .conftest import MakeFolder
+from .conftest import MakeFolder, Take, corpus_of
 
 _MIB = 1 << 20
 _TIGHT = Limits(render_seconds=0.5, template_bytes=256 * _MIB)
 _ROOMY = Limits(render_seconds=8, template_bytes=256 * _MIB)  # so that memory or output ends it, on any machine
-_CORPUS = Corpus("test", "sha256:" + "0" * 64, (Conversation("first", messages=({"role": "user", "content": "hi"},)),))
+_HI = ({"role": "user", "content": "hi"},)
+_CORPUS = corpus_of(Conversation("first", messages=_HI))
 _FOREVER = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
 
 _REFUSED = {
@@ -48,12 +48,12 @@ _REFUSED = {
 
 
 @pytest.mark.parametrize("name", _REFUSED)
-def test_it_is_refused_by_name_and_quickly(make_folder: MakeFolder, name: str) -> None:
+def test_it_is_refused_by_name_and_quickly(make_folder: MakeFolder, name: str, take: Take) -> None:
     template, says = _REFUSED[name]
     folder = make_folder(template=template)
     began = time.monotonic()
     with pytest.raises(InputError, match=says) as caught:
-        take_snapshot(folder, _CORPUS, limits=_TIGHT if "did not finish" in says else _ROOMY)
+        take(folder, _CORPUS, limits=_TIGHT if "did not finish" in says else _ROOMY)
     assert time.monotonic() - began < 30  # seconds of rendering, the start of the child, a busy machine
     assert str(caught.value.where).startswith(str(folder / "tokenizer_config.json"))
     assert "\n" not in str(caught.value)
@@ -72,29 +72,27 @@ def test_it_is_refused_by_name_and_quickly(make_folder: MakeFolder, name: str) -
         ("{{ undefined.attribute }}", "UndefinedError"),
     ],
 )
-def test_what_the_renderer_itself_stops_is_a_result(make_folder: MakeFolder, template: str, error: str) -> None:
-    (entry,) = take_snapshot(make_folder(template=template), _CORPUS).entries
+def test_what_the_renderer_itself_stops_is_a_result(
+    make_folder: MakeFolder, template: str, error: str, take: Take
+) -> None:
+    (entry,) = take(make_folder(template=template), _CORPUS).entries()
     assert entry.renders[0].error is not None
     assert entry.renders[0].error[0] == error
 
 
-def test_slow_conversations_add_up(make_folder: MakeFolder) -> None:
-    corpus = Corpus(
-        "test", "sha256:0", tuple(Conversation(str(n), messages=_CORPUS.conversations[0].messages) for n in range(20))
-    )
+def test_slow_conversations_add_up(make_folder: MakeFolder, take: Take) -> None:
+    corpus = corpus_of(*(Conversation(str(n), messages=_HI) for n in range(20)))
     template = "{% for a in range(700) %}{% for b in range(9000) %}{% endfor %}{% endfor %}"
     with pytest.raises(InputError, match=r"took more than 2\.2 s in all"):
-        take_snapshot(
-            make_folder(template=template), corpus, limits=Limits(render_seconds=30, render_total_seconds=0.2)
-        )
+        take(make_folder(template=template), corpus, limits=Limits(render_seconds=30, render_total_seconds=0.2))
 
 
-def test_ctrl_c_leaves_no_child(make_folder: MakeFolder) -> None:
+def test_ctrl_c_leaves_no_child(make_folder: MakeFolder, take: Take) -> None:
     def interrupt(stage: str, done: int, total: int | None, unit: str) -> None:  # noqa: ARG001
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        take_snapshot(make_folder(), _CORPUS, progress=interrupt)
+        take(make_folder(), _CORPUS, progress=interrupt)
     assert not _children()
 
 
@@ -105,10 +103,12 @@ def test_the_child_dies_with_its_parent_and_holds_no_token(make_folder: MakeFold
         "from kvgate.corpora.corpus import load_corpus\n"
         "from kvgate.corpora.examine import take_snapshot\n"
         "from kvgate.corpora.limits import Limits\n"
-        "take_snapshot(pathlib.Path(sys.argv[1]), load_corpus('diagnostic'), limits=Limits(render_seconds=60))\n"
+        "folder, to = map(pathlib.Path, sys.argv[1:])\n"
+        "take_snapshot(folder, load_corpus('diagnostic'), to, limits=Limits(render_seconds=60))\n"
     )
     parent = subprocess.Popen(
-        [sys.executable, "-c", program, str(folder)], env={**os.environ, "HF_TOKEN": "hf_" + "secret"}
+        [sys.executable, "-c", program, str(folder), str(folder.parent / "snapshot")],
+        env={**os.environ, "HF_TOKEN": "hf_" + "secret"},
     )
     try:
         (child,) = _wait(lambda: _children(parent.pid))
@@ -122,7 +122,7 @@ def test_the_child_dies_with_its_parent_and_holds_no_token(make_folder: MakeFold
 
 
 def test_the_working_directory_is_not_on_the_import_path(
-    make_folder: MakeFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_folder: MakeFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, take: Take
 ) -> None:
     ran = tmp_path / "ran"
     folder = make_folder()
@@ -130,38 +130,38 @@ def test_the_working_directory_is_not_on_the_import_path(
         for name in ("json", "transformers", "jinja2", "kvgate"):
             (place / f"{name}.py").write_text(f"open({str(ran)!r}, 'w')")
     monkeypatch.chdir(folder)
-    assert take_snapshot(folder, _CORPUS).entries[0].renders[0].ok
+    assert next(take(folder, _CORPUS).entries()).renders[0].ok
     assert not ran.exists()
 
 
-def test_nothing_is_written_into_the_folder(make_folder: MakeFolder) -> None:
+def test_nothing_is_written_into_the_folder(make_folder: MakeFolder, take: Take) -> None:
     folder = make_folder()
     before = sorted(folder.rglob("*"))
-    take_snapshot(folder, _CORPUS)
+    take(folder, _CORPUS)
     assert sorted(folder.rglob("*")) == before
 
 
-def test_a_huge_vocabulary_file_stays_in_bounds(make_folder: MakeFolder) -> None:
+def test_a_huge_vocabulary_file_stays_in_bounds(make_folder: MakeFolder, take: Take) -> None:
     folder = make_folder()
     with (folder / "vocab.json").open("wb") as stream:
         stream.truncate(1 << 40)
     with pytest.raises(InputError, match="more than the 268,435,456 that are read"):
-        take_snapshot(folder, _CORPUS)
+        take(folder, _CORPUS)
 
 
-def test_a_vocabulary_that_does_not_fit_is_refused(make_folder: MakeFolder) -> None:
+def test_a_vocabulary_that_does_not_fit_is_refused(make_folder: MakeFolder, take: Take) -> None:
     folder = make_folder()
     nested = b'{"x": ' + b"[" * 900
     (folder / "vocab.json").write_bytes(nested + b"[]," * 8_000_000 + b"[]" + b"]" * 900 + b"}")
     with pytest.raises(InputError, match="loading the tokenizer needs more memory than the limit of 320 MiB"):
-        take_snapshot(folder, _CORPUS, limits=Limits(memory_bytes=320 * _MIB))
+        take(folder, _CORPUS, limits=Limits(memory_bytes=320 * _MIB))
 
 
-def test_a_named_pipe_is_not_waited_for(make_folder: MakeFolder) -> None:
+def test_a_named_pipe_is_not_waited_for(make_folder: MakeFolder, take: Take) -> None:
     folder = make_folder()
     os.mkfifo(folder / "vocab.json")
     with pytest.raises(InputError, match="not a regular file"):
-        take_snapshot(folder, _CORPUS)
+        take(folder, _CORPUS)
 
 
 def _children(parent: int | None = None) -> list[int]:

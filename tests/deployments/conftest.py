@@ -65,6 +65,7 @@ def remembered() -> dict[str, Any]:
 def quick(monkeypatch: pytest.MonkeyPatch, remembered: dict[str, Any]) -> None:
     """Run the two child processes of a capture once for each different input of the whole run."""
     from kvgate.corpora.examine import examine as real_examine
+    from kvgate.corpora.snapshot import open_snapshot
     from kvgate.deployments import capture as module
     from kvgate.deployments.config import effective_config as real_config
 
@@ -74,13 +75,18 @@ def quick(monkeypatch: pytest.MonkeyPatch, remembered: dict[str, Any]) -> None:
             remembered[key] = real_config(raw, overrides)
         return remembered[key]
 
-    def examine(folder: Path, *, template: str | None, corpus: Any, options: Any, progress: Any) -> Any:
+    def examine(folder: Path, *, template: str | None, snapshot_to: Path, **arguments: Any) -> Any:
         override = Path(template).read_text() if template is not None and Path(template).exists() else template
         files = [(folder / name).read_text() for name in ("tokenizer.json", "tokenizer_config.json")]
-        key = json.dumps([files, override, corpus is None, options], sort_keys=True)
+        key = json.dumps([files, override, arguments["corpus"] is None, arguments["options"]], sort_keys=True)
         if key not in remembered:
-            remembered[key] = real_examine(folder, template=template, corpus=corpus, options=options, progress=progress)
-        return remembered[key]
+            facts, snapshot = real_examine(folder, template=template, snapshot_to=snapshot_to, **arguments)
+            remembered[key] = facts, None if snapshot is None else snapshot.path.read_bytes()
+        facts, content = remembered[key]
+        if content is None:
+            return facts, None
+        snapshot_to.write_bytes(content)
+        return facts, open_snapshot(snapshot_to, None)
 
     monkeypatch.setattr(module, "effective_config", config)
     monkeypatch.setattr(module, "examine", examine)

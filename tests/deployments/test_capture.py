@@ -48,6 +48,7 @@ def test_a_folder_with_its_launch_line(make_checkpoint: MakeCheckpoint, tmp_path
         launch=launched(LINE + OFFLOAD),
         sets={"engine.accelerator": "H200", "cache.ttl": "30d", "release.name": "support"},
         unsets=["cache.tenancy", "inputs"],
+        snapshot_to=tmp_path / "snapshot",
         progress=lambda stage, *_: told.add(stage),
     )
     manifest = read(captured, tmp_path / "out")
@@ -93,7 +94,10 @@ def _version(package: str) -> str:
 
 def test_the_same_deployment_gives_the_same_manifest(make_checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
     folder = make_checkpoint()
-    first, second = (read(capture(str(folder), launch=launched(LINE)), tmp_path / name) for name in "ab")
+    first, second = (
+        read(capture(str(folder), launch=launched(LINE), snapshot_to=tmp_path / f"{name}.jsonl"), tmp_path / name)
+        for name in "ab"
+    )
     assert first.sha256 == second.sha256
     for name in ("weights.jsonl", "tokens.jsonl"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
@@ -101,7 +105,7 @@ def test_the_same_deployment_gives_the_same_manifest(make_checkpoint: MakeCheckp
 
 @pytest.mark.usefixtures("quick")
 def test_without_a_launch_line_what_it_would_say_is_unknown(make_checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
-    captured = capture(str(make_checkpoint()))
+    captured = capture(str(make_checkpoint()), snapshot_to=tmp_path / "snapshot")
     manifest = read(captured, tmp_path / "out.yaml")
     for path in (
         "engine.name",
@@ -208,9 +212,11 @@ def test_a_set_value_of_the_wrong_type_is_refused(make_checkpoint: MakeCheckpoin
 
 
 @pytest.mark.usefixtures("quick")
-def test_variables_in_the_line_leave_their_part_unknown(make_checkpoint: MakeCheckpoint) -> None:
+def test_variables_in_the_line_leave_their_part_unknown(make_checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
     captured = capture(
-        str(make_checkpoint()), launch=launched('vllm serve /m --hf-overrides "$O" --tokenizer $T --chat-template $C')
+        str(make_checkpoint()),
+        launch=launched('vllm serve /m --hf-overrides "$O" --tokenizer $T --chat-template $C'),
+        snapshot_to=tmp_path / "snapshot",
     )
     assert "config" not in captured.manifest["model"]
     assert "tokenizer" not in captured.manifest
@@ -234,15 +240,14 @@ def test_the_template_of_the_line_and_of_the_call(make_checkpoint: MakeCheckpoin
     own = capture(str(folder), launch=launched("vllm serve /m")).manifest["chat_template"]
     literal = capture(str(folder), launch=launched("vllm serve /m --chat-template '{{ messages }}'"))
     assert literal.manifest["chat_template"]["digest"] != own["digest"]
-    elsewhere = capture(str(folder), launch=launched("vllm serve /m --chat-template examples/t.jinja"))
+    line = launched("vllm serve /m --chat-template examples/t.jinja")
+    elsewhere = capture(str(folder), launch=line, snapshot_to=tmp_path / "elsewhere")
     assert "chat_template" not in elsewhere.manifest
     assert "examples/t.jinja" in reason(elsewhere, "chat_template")
     assert elsewhere.tokens is None
     file = tmp_path / "t.jinja"
     file.write_text("{{ messages }}")
-    given = capture(
-        str(folder), launch=launched("vllm serve /m --chat-template examples/t.jinja"), chat_template=str(file)
-    )
+    given = capture(str(folder), launch=line, chat_template=str(file), snapshot_to=tmp_path / "given")
     assert given.manifest["chat_template"]["tree"] == literal.manifest["chat_template"]["tree"]
     assert given.tokens is not None
 
@@ -405,10 +410,12 @@ def test_a_config_that_is_read_elsewhere_leaves_what_follows_from_it_unknown(mak
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("name", ["tekken.json", "tokenizer.model.v3"])
-def test_mistrals_own_tokenizer_is_not_the_one_that_is_examined(make_checkpoint: MakeCheckpoint, name: str) -> None:
+def test_mistrals_own_tokenizer_is_not_the_one_that_is_examined(
+    make_checkpoint: MakeCheckpoint, tmp_path: Path, name: str
+) -> None:
     folder = make_checkpoint()
     (folder / name).write_text("{}")
-    captured = capture(str(folder), launch=launched(LINE))
+    captured = capture(str(folder), launch=launched(LINE), snapshot_to=tmp_path / "snapshot")
     assert captured.tokens is None
     assert captured.manifest["tokenizer"].keys() <= {"path", "options", "renderer"}
     assert "chat_template" not in captured.manifest
@@ -416,8 +423,9 @@ def test_mistrals_own_tokenizer_is_not_the_one_that_is_examined(make_checkpoint:
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_tokenizer_of_another_mode_is_not_examined(make_checkpoint: MakeCheckpoint) -> None:
-    captured = capture(str(make_checkpoint()), launch=launched(f"{LINE} --tokenizer-mode mistral"))
+def test_a_tokenizer_of_another_mode_is_not_examined(make_checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
+    line = launched(f"{LINE} --tokenizer-mode mistral")
+    captured = capture(str(make_checkpoint()), launch=line, snapshot_to=tmp_path / "snapshot")
     assert captured.tokens is None
     assert "effective" not in captured.manifest["tokenizer"]
     assert "--tokenizer-mode mistral" in reason(captured, "chat_template")

@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvgate.corpora.snapshot import read_snapshot
+from kvgate.corpora.snapshot import open_snapshot
 from kvgate.deployments.capture import Captured, capture
 from kvgate.deployments.write import dump, write
 from kvgate.rules.document import parse_document
@@ -74,8 +74,8 @@ def test_keys_keep_their_order() -> None:
 
 
 @pytest.fixture
-def captured(make_checkpoint: MakeCheckpoint, quick: None) -> Captured:  # noqa: ARG001
-    return capture(str(make_checkpoint()))
+def captured(make_checkpoint: MakeCheckpoint, quick: None, tmp_path_factory: pytest.TempPathFactory) -> Captured:  # noqa: ARG001
+    return capture(str(make_checkpoint()), snapshot_to=tmp_path_factory.mktemp("taken") / "snapshot")
 
 
 def test_a_folder_gets_the_manifest_and_its_sidecars(captured: Captured, tmp_path: Path) -> None:
@@ -86,7 +86,8 @@ def test_a_folder_gets_the_manifest_and_its_sidecars(captured: Captured, tmp_pat
     assert read_map(path.parent / tensor_map["file"], tensor_map["sha256"]).digest == captured.weights.digest
     snapshot = manifest["tokenizer"]["snapshot"]
     assert captured.tokens is not None
-    assert read_snapshot(path.parent / snapshot["file"], snapshot["sha256"]).entries == captured.tokens.entries
+    copied = open_snapshot(path.parent / snapshot["file"], snapshot["sha256"])
+    assert list(copied.entries()) == list(captured.tokens.entries())
     assert "map" not in captured.manifest["weights"]["checkpoint"]  # what was captured is not changed
     assert write(captured, path.parent) == path  # again, over what is there
 

@@ -93,7 +93,7 @@ print(json.dumps({
     "home": kvgate.__file__,
     "rules": len(shipped_pack("default").rules),
     "profiles": sorted(shipped_profiles()),
-    "conversations": len(load_corpus("diagnostic").conversations),
+    "conversations": load_corpus("diagnostic").count,
 }))
 """
     seen = json.loads(_run([sys.executable, "-c", script], cwd=tmp_path, site=site).stdout)
