@@ -56,21 +56,20 @@ def written_out(tokenizer: Any) -> Parts | str:
     return parts
 
 
-def canonical(parts: Mapping[str, Any]) -> Parts:
+def canonical(parts: Mapping[str, Any], *, but: str | None = None) -> Parts:
     """Return the parts without what no id depends on.
 
     ``data/inert_tokenizer.yaml`` lists what is left out, with the reasons. Nothing is copied that is large.
+
+    Args:
+        parts: as :func:`written_out` returns them.
+        but: the id of a class of the list that is kept nevertheless.
+
     """
     kept = dict(parts)
-    for strip in INERT.values():
-        strip(kept)
-    return kept
-
-
-def without(name: str, parts: Mapping[str, Any]) -> Parts:
-    """Return the parts with one class of inert differences levelled: ``name`` is its id in the list."""
-    kept = dict(parts)
-    INERT[name](kept)
+    for name, strip in INERT.items():
+        if name != but:
+            strip(kept)
     return kept
 
 
@@ -106,23 +105,9 @@ def _trimmed_offsets(parts: Parts) -> None:
     parts["pre_tokenizer"] = level(parts["pre_tokenizer"])
 
 
-def _post_processor_offsets(parts: Parts) -> None:
-    def level(value: Any) -> Any:
-        if value is None or value["type"] == "ByteLevel":
-            return None
-        if value["type"] == "RobertaProcessing":
-            return {"type": "BertProcessing", "sep": value["sep"], "cls": value["cls"]}
-        if value["type"] == "Sequence":
-            kept = [one for one in map(level, value["processors"]) if one is not None]
-            return None if not kept else kept[0] if len(kept) == 1 else value | {"processors": kept}
-        return value
-
-    parts["post_processor"] = level(parts["post_processor"])
-
-
-def _post_processor_form(parts: Parts) -> None:
+def _post_processor(parts: Parts) -> None:
     around = _around(parts["post_processor"])
-    if around is not None:
+    if around is not None:  # else it stays as it is, and all of it counts
         parts["post_processor"] = None if around == [_TEXT] else {"around": around}
 
 
@@ -173,8 +158,7 @@ INERT: Mapping[str, Callable[[Parts], None]] = {
     "trimmed-offsets": _trimmed_offsets,
     "nested-sequences": _flattens("normalizer", "normalizers"),
     "nested-splits": _flattens("pre_tokenizer", "pretokenizers"),
-    "post-processor-offsets": _post_processor_offsets,
-    "post-processor-form": _post_processor_form,
+    "post-processor-form": _post_processor,
     "empty-affixes": _model(_empty_affixes),
     "no-dropout": _model(lambda model: {"dropout": model["dropout"] or None}),
 }

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kvgate.corpora.effective import INERT, canonical, without
+from kvgate.corpora.effective import canonical
 from kvgate.corpora.inert import inert_classes
 from kvgate.corpora.merges import change, ranks
 
@@ -22,7 +22,8 @@ class PartDifference:
 
     Attributes:
         part: ``normalizer``, ``pre-tokenizer``, ``model``, ``merges``, ``vocabulary``, ``added-tokens``,
-            ``post-processor``, ``wrapper``; of inert ones also ``decoder``, ``truncation``, ``padding``, ``file``.
+            ``post-processor``, ``wrapper``, ``other``; of inert ones also ``decoder``, ``truncation``,
+            ``padding``, ``file``.
         what: what differs, a phrase.
         count: how many differ of what the phrase names.
         examples: some of them, written out.
@@ -50,27 +51,18 @@ def structural_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> tup
 
     """
     before, after = canonical(old), canonical(new)
-    return (*(found for differ in _PARTS for found in differ(before, after)), *_inert(old, new))
-
-
-def _inert(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[PartDifference]:
-    """Say which classes of the list level something: without them the two differ more than with them."""
-    classes = inert_classes()
-    for name in INERT:
-        if _gone(old, new, name):
-            listed = classes[name]
-            yield PartDifference(listed.part, listed.why, 1, (), inert=name)
-
-
-def _gone(old: Mapping[str, Any], new: Mapping[str, Any], name: str) -> bool:
-    levelled = without(name, old), without(name, new)
-    return any(
-        old.get(part) != new.get(part) and levelled[0].get(part) == levelled[1].get(part)
-        for part in ("version", "truncation", "padding", "decoder", "normalizer", "pre_tokenizer", "post_processor")
-    ) or (
-        _settings(old["model"]) != _settings(new["model"])
-        and _settings(levelled[0]["model"]) == _settings(levelled[1]["model"])
-    )
+    found = [one for differ in _PARTS for one in differ(before, after)]
+    if not found and before != after:
+        found = [PartDifference("other", "what nobody listed", 1, ())]
+    levelled = [
+        part for part in {*old, *new} if old.get(part) != new.get(part) and before.get(part) == after.get(part)
+    ]
+    inert = [
+        PartDifference(listed.part, listed.why, 1, (), inert=name)
+        for name, listed in inert_classes().items()
+        if any(canonical(old, but=name).get(part) != canonical(new, but=name).get(part) for part in levelled)
+    ]
+    return (*found, *inert)
 
 
 def _settings(model: Mapping[str, Any]) -> dict[str, Any]:
@@ -144,7 +136,7 @@ def _vocabulary(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Part
 
 
 def _scores(old: list[Any], new: list[Any]) -> Iterator[PartDifference]:
-    scores = {piece: score for piece, score in old}
+    scores = dict(old)
     changed = [
         f"{_shown(piece)}: {scores[piece]} -> {score}" for piece, score in new if scores.get(piece, score) != score
     ]
