@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from kvgate.rules.catalogue import dimension, dimensions
+from kvgate.rules.catalogue import dimension
 from kvgate.rules.change import UNCLASSIFIED, UNVERIFIED, Change, alike, same
 from kvgate.rules.compare.sides import Sides
 from kvgate.rules.evidence import Evidence
@@ -133,13 +133,10 @@ def _separators(sides: Sides) -> list[str]:
     if old.profile is None or new.profile is None or old.profile.id != new.profile.id:
         return []
     found = []
-    for one in dimensions():
-        cells = [cover.cell(one.id) for cover in (old, new)]
-        if any(cell.key != "separates" or cell.scope != "all" for cell in cells):
-            continue
-        paths = sorted({*old.key_paths(one.id), *new.key_paths(one.id)})
-        if any(_part_differs(sides, one.id, path) for path in paths):
-            found.append(one.id)
+    for dimension_id, paths in old.in_every_key.items():
+        others = new.in_every_key.get(dimension_id)
+        if others is not None and any(_part_differs(sides, dimension_id, path) for path in {*paths, *others}):
+            found.append(dimension_id)
     return found
 
 

@@ -31,13 +31,13 @@ def canonical(value: Any) -> Any:
         if not math.isfinite(value):
             return f"float:{value}"
         return canonical(int(value)) if value.is_integer() else value
-    if isinstance(value, Mapping):
+    if isinstance(value, (list, tuple)):
+        return [canonical(item) for item in value]
+    if isinstance(value, (dict, Mapping)):  # dict first: asking an abstract class is slow
         for key in value:
             if not isinstance(key, str):
                 raise TypeError(f"mapping keys must be strings, not {type(key).__name__}")
         return {key: canonical(value[key]) for key in sorted(value)}
-    if isinstance(value, (list, tuple)):
-        return [canonical(item) for item in value]
     raise TypeError(f"{type(value).__name__} has no canonical JSON form")
 
 

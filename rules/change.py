@@ -60,11 +60,13 @@ def same(old: Field, new: Field) -> bool | None:
 
 def alike(old: Any, new: Any) -> bool:
     """Whether two canonical values are the same; a boolean is no number, at any depth, although True == 1."""
+    if old is None or isinstance(old, (str, int, float)):
+        return bool(old == new) and isinstance(old, bool) == isinstance(new, bool)
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         return old.keys() == new.keys() and all(alike(value, new[key]) for key, value in old.items())
     if isinstance(old, list) and isinstance(new, list):
         return len(old) == len(new) and all(map(alike, old, new))
-    return bool(old == new) and isinstance(old, bool) == isinstance(new, bool)
+    return bool(old == new)
 
 
 def measured(field: Field) -> bool:

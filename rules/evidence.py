@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -162,13 +162,13 @@ def _contradicts(subject: Subject, manifest: Manifest) -> bool:
     return any(path in known and known[path] != value for path, value in subject.identity.items())
 
 
-def superseded(evidence: list[Evidence], old: Manifest | None, new: Manifest) -> set[str]:
-    """Return the digests of refutations that a bound proof of the same kind answers by name."""
-    refuted = {item.digest: item.kind for item in evidence if item.state == "refuted"}
-    return {
-        answered
+def refutations(evidence: Sequence[Evidence], old: Manifest | None, new: Manifest) -> list[Evidence]:
+    """Return what speaks against these deployments and is not answered, by name, by a bound proof of its kind."""
+    against = [item for item in evidence if item.speaks_against(old, new)]
+    answered = {
+        (name, item.kind)
         for item in evidence
-        if item.supports(old, new)
-        for answered in item.supersedes
-        if refuted.get(answered) == item.kind
+        if item.supersedes and item.supports(old, new)
+        for name in item.supersedes
     }
+    return [item for item in against if (item.digest, item.kind) not in answered] if answered else against

@@ -16,7 +16,7 @@ from kvgate.rules.compare.plain import compare_roles
 from kvgate.rules.compare.sides import Sides
 from kvgate.rules.diff import compare
 from kvgate.rules.discharge import TOKEN_DIMENSIONS, discharge, tokens_proved
-from kvgate.rules.evidence import Evidence, superseded
+from kvgate.rules.evidence import Evidence, refutations
 from kvgate.rules.finding import Finding
 from kvgate.rules.manifest import Manifest
 from kvgate.rules.namespace import Derived, derive
@@ -102,9 +102,9 @@ def _in_pool(finding: Finding, pool: str | None) -> Finding:
 
 def _without_pool(finding: Finding) -> Finding:
     detail = finding.change.detail
-    if detail.startswith(_POOL):
-        detail = detail.partition(": ")[2]
-    return replace(finding, change=replace(finding.change, detail=detail))
+    if not detail.startswith(_POOL):
+        return finding
+    return replace(finding, change=replace(finding.change, detail=detail.partition(": ")[2]))
 
 
 def _sides(case: Case, old: Manifest, new: Manifest, derived: Derived) -> Sides:
@@ -153,9 +153,12 @@ def _about_the_store(finding: Finding) -> bool:
 def _pools_changed(case: Case, old: Manifest, index: int, derived: Derived) -> list[Finding]:
     """Compare the lists of pools themselves; what each pool is, is compared pool by pool."""
     sides = _sides(case, old, case.new, derived)
+    changes = compare_roles(dimension("roles"), sides)
+    if not changes:
+        return []
     boundary = find_boundary(sides, [])
     findings = []
-    for change in compare_roles(dimension("roles"), sides):
+    for change in changes:
         found = _finding(case.pack.rule_for(change.dimension, change.kind), change, index)
         findings.append(_met_by(replace(found, keys_separate=keys_answer(change, boundary, sides)), boundary, sides))
     return findings
@@ -163,10 +166,9 @@ def _pools_changed(case: Case, old: Manifest, index: int, derived: Derived) -> l
 
 def _first(case: Case, news: Sequence[Pool], derived: Derived) -> list[Finding]:
     path = "cache.connector"
-    inventory = [item for item in case.evidence if item.kind == "inventory"]
-    shown = [item for item in inventory if item.supports(None, case.new)]
-    answered = superseded(list(case.evidence), None, case.new)
-    refuted = any(item.digest not in answered and item.speaks_against(None, case.new) for item in inventory)
+    shown = [item for item in case.evidence if item.kind == "inventory" and item.supports(None, case.new)]
+    against = refutations(case.evidence, None, case.new)
+    refuted = any(item.kind == "inventory" for item in against)
     findings: list[Finding] = []
     for pool in news:
         coverer = cover(pool.manifest, case.profiles)
@@ -177,14 +179,14 @@ def _first(case: Case, news: Sequence[Pool], derived: Derived) -> list[Finding]:
         how = None if refuted else target_shown(pool.manifest, coverer, derived.id, shown)
         one = _in_pool(replace(finding, met={"separate": how} if how else {}), pool.name)
         findings += _new(findings, [one])
-    return [*findings, *_adverse(case, None, case.new, None)] if findings else []
+    return [*findings, *_adverse(case, against, None)] if findings else []
 
 
 def _pair(case: Case, sides: Sides, index: int | None) -> tuple[list[Finding], Boundary]:
     """Find everything between an old and a new side. Evidence is about whole deployments, so it binds to those."""
     old, new = (case.old[index], case.new) if index is not None else (case.new, case.new)
-    answered = superseded(list(case.evidence), old, new)
-    against = {item.kind for item in case.evidence if item.speaks_against(old, new) and item.digest not in answered}
+    refuted = refutations(case.evidence, old, new)
+    against = {item.kind for item in refuted}
     proved = [item for item in case.evidence if item.supports(old, new) and item.kind not in against]
     boundary = find_boundary(sides, [item for item in proved if item.kind == "inventory"])
     if "inventory" in against:
@@ -193,12 +195,13 @@ def _pair(case: Case, sides: Sides, index: int | None) -> tuple[list[Finding], B
     findings = []
     changes = compare(sides)
     tokens = tokens_proved(changes, proved)
+    bound = [item for item in case.evidence if item.bound(old, new)]
     for change in changes:
         rule = case.pack.rule_for(change.dimension, change.kind)
-        told = _told(change, [item for item in case.evidence if item.bound(old, new)])
+        told = _told(change, bound)
         finding = replace(_finding(rule, told, index), keys_separate=keys_answer(change, boundary, sides))
         findings.append(_settled(finding, rule.discharged_by, sides, boundary, proved, tokens, against))
-    for finding in _adverse(case, old, new, index):
+    for finding in _adverse(case, refuted, index):
         ways = case.pack.adverse_rule_by_id(finding.rule).discharged_by
         settled = _settled(finding, ways, sides, boundary, proved, tokens, against)
         _merge(findings, replace(settled, keys_separate=keys_answer(finding.change, boundary, sides)))
@@ -298,12 +301,11 @@ def _met_by(finding: Finding, boundary: Boundary, sides: Sides) -> Finding:
     return replace(finding, may_be="clear" if boundary.may_be_clear else None)
 
 
-def _adverse(case: Case, old: Manifest | None, new: Manifest, index: int | None) -> list[Finding]:
-    answered = superseded(list(case.evidence), old, new)
+def _adverse(case: Case, refuted: Sequence[Evidence], index: int | None) -> list[Finding]:
     findings = []
-    for item in case.evidence:
+    for item in refuted:
         rule = case.pack.adverse_rule(item.kind)
-        if rule is None or item.digest in answered or not item.speaks_against(old, new):
+        if rule is None:
             continue
         shown = redacted(item)
         change = Change(

@@ -66,7 +66,7 @@ def missing_identity(manifest: Manifest) -> list[Dimension]:
 
 def _irrelevant(dimension: Dimension, manifest: Manifest) -> bool:
     path = dimension.only_with
-    return path is not None and manifest.get(path) == _null(manifest, path)
+    return path is not None and manifest.unset(path)
 
 
 def _reduced(path: str, value: Any, manifest: Manifest) -> Any:
@@ -88,7 +88,7 @@ def _reduced(path: str, value: Any, manifest: Manifest) -> Any:
             return UNKNOWN
         return {name: token for name, token in value.items() if name in (reads.value or ())}
     if path == "engine.image":
-        return value if manifest.get("engine.packages") == _null(manifest, "engine.packages") else UNKNOWN
+        return value if manifest.unset("engine.packages") else UNKNOWN
     if path == "cache.tenancy":
         return None if value is None or value["boundary"] == "shared" else value
     if path in _STANDS_IN and value is None:
@@ -101,12 +101,8 @@ def _nothing_to_measure(path: str, value: Any) -> bool:
     return value is None or (path == "adapters" and value == {})
 
 
-def _null(manifest: Manifest, path: str) -> Known:
-    return Known(None, manifest.basis(path))
-
-
 def _pin(manifest: Manifest) -> dict[str, str] | None:
     hub = manifest.value("weights.hub")
-    if manifest.get("weights.checkpoint") == _null(manifest, "weights.checkpoint") and isinstance(hub, Mapping):
+    if manifest.unset("weights.checkpoint") and isinstance(hub, Mapping):
         return {"repo": hub["repo"], "commit": hub["commit"]}
     return None

@@ -57,10 +57,10 @@ class Manifest:
 
     def basis(self, path: str) -> Basis:
         """Return where the value at ``path`` comes from: the longest prefix that provenance names, else declared."""
-        parts = path.split(".")
-        for end in range(len(parts), 0, -1):
-            if (basis := self._provenance.get(".".join(parts[:end]))) is not None:
+        while path:
+            if (basis := self._provenance.get(path)) is not None:
                 return basis
+            path = path.rpartition(".")[0]
         return "declared"
 
     def get(self, path: str) -> Field:
@@ -82,7 +82,7 @@ class Manifest:
         for part in path.split("."):
             if value is None:
                 break
-            if not isinstance(value, Mapping) or part not in value:
+            if not isinstance(value, dict) or part not in value:
                 return UNKNOWN
             value = value[part]
         return Known(value, self.basis(path))
@@ -95,6 +95,11 @@ class Manifest:
     def knows(self, path: str) -> bool:
         """Whether something is known at ``path`` (``null`` included)."""
         return isinstance(self.get(path), Known)
+
+    def unset(self, path: str) -> bool:
+        """Whether it is known that nothing is set at ``path``."""
+        found = self.get(path)
+        return isinstance(found, Known) and found.value is None
 
     def where(self, path: str) -> str:
         """Return ``source:line`` of a path, as near as the document tells."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property, lru_cache
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from kvgate.rules import dtypes
-from kvgate.rules.catalogue import dimension, dimensions
+from kvgate.rules.catalogue import Dimension, dimensions
 from kvgate.rules.change import UNCLASSIFIED
 from kvgate.rules.manifest import Manifest, schema_leaves
 from kvgate.rules.packaged import DataModel, packaged_bytes, packaged_names, parse_data
@@ -136,7 +136,7 @@ class Coverer:
         if self.profile is None or dimension_id == UNCLASSIFIED:
             return _NOTHING
         if self.profile.key_from_fields:
-            return self._own_cell(dimension_id)
+            return self._own_cells.get(dimension_id, _NOTHING)
         return self.profile.cells.get(dimension_id, _NOTHING)
 
     def request(self, feature: Feature) -> Cell:
@@ -144,12 +144,12 @@ class Coverer:
         if self.profile is None:
             return _NOTHING
         if self.profile.key_from_fields:
-            fields = self._own_fields()
+            fields = self._own_fields
             if fields is None:
                 return _NOTHING
             if feature == "template_kwargs" and self.token_keyed:
-                return Cell(key="token-ids")
-            return Cell(key="separates" if feature in fields else "no")
+                return _FROM_TOKENS
+            return _SEPARATES if feature in fields else _LEFT_OUT
         return self.profile.requests.get(feature, _NOTHING)
 
     @property
@@ -158,7 +158,7 @@ class Coverer:
         if self.profile is None:
             return False
         if self.profile.key_from_fields:
-            fields = self._own_fields()
+            fields = self._own_fields
             return fields is not None and "token_ids" in fields
         return self.profile.token_keyed
 
@@ -167,19 +167,22 @@ class Coverer:
         """The isolation knobs that work for this deployment; ``None``: not known, ``[]``: there is none."""
         if self.profile is None:
             return None
-        fields = self._own_fields() if self.profile.key_from_fields else None
+        fields = self._own_fields if self.profile.key_from_fields else None
         return [
             knob
             for knob in self.profile.knobs or []
             if knob.when_key_has is None or (fields is not None and knob.when_key_has in fields)
         ]
 
-    def key_paths(self, dimension_id: str) -> list[str]:
-        """Return the manifest paths of a dimension whose values enter the key."""
-        if self.profile is not None and self.profile.key_from_fields:
-            fields = {*(self._own_fields() or ()), *_ALWAYS_IN_AN_OWN_KEY}
-            return sorted(field for field in fields if dimension(dimension_id).owns(field))
-        return dimension(dimension_id).paths if self.cell(dimension_id).key == "separates" else []
+    @cached_property
+    def in_every_key(self) -> dict[str, list[str]]:
+        """The dimensions that the keys of all entries hold, in catalogue order, with the paths that enter them."""
+        cells = ((one, self.cell(one.id)) for one in dimensions())
+        held = [one for one, cell in cells if cell.key == "separates" and cell.scope == "all"]
+        if self.profile is None or not self.profile.key_from_fields:
+            return {one.id: one.paths for one in held}
+        fields = {*(self._own_fields or ()), *_ALWAYS_IN_AN_OWN_KEY}
+        return {one.id: [field for field in fields if one.owns(field)] for one in held}
 
     def part(self, dimension_id: str, path: str) -> ManifestField:
         """Return the value at ``path`` in the form in which it enters the key; unknown where that is not known."""
@@ -208,19 +211,15 @@ class Coverer:
             return Known(tensor.value * pipeline.value)
         return UNKNOWN
 
+    @cached_property
     def _own_fields(self) -> frozenset[str] | None:
         fields = self.manifest.value("cache.key_fields")
         return None if fields is None else frozenset(path for field in fields for path in _own_paths(field))
 
-    def _own_cell(self, dimension_id: str) -> Cell:
-        fields = self._own_fields()
-        if fields is None or dimension_id == UNCLASSIFIED:
-            return _NOTHING
-        if dimension_id in _ALWAYS_IN_AN_OWN_KEY or any(dimension(dimension_id).owns(field) for field in fields):
-            return Cell(key="separates")
-        if dimension_id in _TOKEN_DIMENSIONS and "token_ids" in fields:
-            return Cell(key="token-ids")
-        return Cell(key="no")
+    @cached_property
+    def _own_cells(self) -> dict[str, Cell]:
+        fields = self._own_fields
+        return {} if fields is None else {one.id: _own_cell(one, fields) for one in dimensions()}
 
 
 def _own_paths(field: str) -> list[str]:
@@ -235,7 +234,19 @@ def _own_paths(field: str) -> list[str]:
     return [] if any(leaf.startswith(f"{field}.") for leaf in schema_leaves()) else [field]
 
 
-_NOTHING = Cell(key="unknown")
+def _own_cell(one: Dimension, fields: frozenset[str]) -> Cell:
+    """Return what a key that is made of these fields does with a dimension."""
+    if one.id in _ALWAYS_IN_AN_OWN_KEY or any(one.owns(field) for field in fields):
+        return _SEPARATES
+    return _FROM_TOKENS if one.id in _TOKEN_DIMENSIONS and "token_ids" in fields else _LEFT_OUT
+
+
+_NOTHING, _SEPARATES, _FROM_TOKENS, _LEFT_OUT = (
+    Cell(key="unknown"),
+    Cell(key="separates"),
+    Cell(key="token-ids"),
+    Cell(key="no"),
+)
 _FIELD_PATHS = {"namespace": "cache.namespace", "epoch": "cache.epoch"}
 _ALWAYS_IN_AN_OWN_KEY = frozenset({"cache.location", "cache.key_fields"})  # another place or another key: another entry
 _TOKEN_DIMENSIONS = frozenset(
@@ -298,11 +309,16 @@ def version_in(version: Any, wanted: str) -> bool:
 
     A pre-release, a development version or a local build (``0.33.0+fork``) is not what was read.
     """
+    return _in_range(str(version), wanted)
+
+
+@lru_cache(maxsize=256)
+def _in_range(version: str, wanted: str) -> bool:
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
     from packaging.version import InvalidVersion, Version
 
     try:
-        found = Version(str(version))
+        found = Version(version)
         return not found.is_prerelease and found.local is None and found in SpecifierSet(wanted)
     except (InvalidVersion, InvalidSpecifier):
         return False

@@ -8,7 +8,6 @@ from kvgate.rules.catalogue import Dimension
 from kvgate.rules.change import UNVERIFIED, Change, same
 from kvgate.rules.manifest import Manifest
 from kvgate.rules.profile import Coverer
-from kvgate.rules.values import Known
 
 
 @dataclass(frozen=True)
@@ -34,9 +33,7 @@ class Sides:
 
     def both_null(self, path: str) -> bool:
         """Whether both sides are known to be unset at ``path``."""
-        return self.old.get(path) == Known(None, self.old.basis(path)) and self.new.get(path) == Known(
-            None, self.new.basis(path)
-        )
+        return self.old.unset(path) and self.new.unset(path)
 
     def defaults_known_equal(self, dimension: Dimension) -> bool:
         """Whether everything that sets this dimension's default is known and equal on both sides."""

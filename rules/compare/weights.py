@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from kvgate.rules.catalogue import Dimension
 from kvgate.rules.change import Change, measured, same
 from kvgate.rules.compare.sides import Sides
-from kvgate.rules.values import Known
 
 
 def compare_weights(dimension: Dimension, sides: Sides) -> list[Change]:
@@ -20,9 +19,7 @@ def compare_weights(dimension: Dimension, sides: Sides) -> list[Change]:
     checkpoint, digest = "weights.checkpoint", "weights.checkpoint.digest"
     if sides.both_null(checkpoint):
         return _pinned(dimension, sides)
-    if any(
-        isinstance(side.get(checkpoint), Known) and side.value(checkpoint) is None for side in (sides.old, sides.new)
-    ):
+    if sides.old.unset(checkpoint) or sides.new.unset(checkpoint):
         return [sides.unverified(dimension, checkpoint, "a digest was taken on one side only")]
     if (equal := sides.same(digest)) is None:
         return [sides.unverified(dimension, digest, sides.unknown_sides(digest) + _floating(sides))]

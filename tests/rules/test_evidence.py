@@ -8,7 +8,7 @@ import pytest
 
 from kvgate.rules.decide import Decision
 from kvgate.rules.errors import InputError
-from kvgate.rules.evidence import SECTIONS, Evidence, Kind, subject_of, superseded
+from kvgate.rules.evidence import SECTIONS, Evidence, Kind, refutations, subject_of
 from kvgate.rules.packaged import data_from, parse_data
 from tests.rules.clean import FORGET, clean, digest
 from tests.rules.deciding import CLEAR, NAMESPACE, REUSE, about, decided
@@ -261,7 +261,8 @@ def test_a_refutation_joins_the_finding_it_explains() -> None:
 def test_a_refutation_is_superseded_by_name_and_by_bound_proof_of_its_kind_only() -> None:
     refuted = about("isolation", "refuted", {}, {}, reason="a stale entry was hit")
     answer = about("isolation", "proved", {}, {}, supersedes=[refuted.digest])
-    assert superseded([refuted, answer], clean(), clean()) == {refuted.digest}
+    assert refutations([refuted, answer], clean(), clean()) == []
+    assert refutations([refuted], clean(), clean()) == [refuted]
     assert decided({}, {}, evidence=[refuted, answer]).verdict == REUSE
     for no_answer in (
         about("isolation", "proved", {}, {}),
