@@ -53,7 +53,7 @@ def parse_template(text: str, where: str) -> Syntax:
         InputError: it is no template, or asks for Python's internals.
 
     """
-    environment = _environment()
+    environment = grammar()
     try:
         template = environment.parse(text)
         _refuse_internals(template, where)
@@ -100,7 +100,8 @@ def _placeholder(value: object) -> object:
     return value
 
 
-def _environment() -> ImmutableSandboxedEnvironment:
+def grammar() -> ImmutableSandboxedEnvironment:
+    """Return an environment that parses chat templates as transformers does; nothing is rendered with it."""
     # trim_blocks, lstrip_blocks and the two extensions are transformers' (same source as above).
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]

@@ -1,0 +1,173 @@
+"""Where two templates differ, piece by piece, and of which pieces it is proved that they print the same.
+
+Pieces before and after a difference are equal and leave the same state, so each difference stands for itself: if
+every one of them prints the same from every state, the templates do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+
+from kvgate.corpora.coverage.equivalence import METHODS, Effort, equivalent
+from kvgate.corpora.coverage.items import Choice, Item, Step, items_of
+from kvgate.corpora.coverage.tree import Node, walk
+
+# Aligning is cubic at worst; real templates have fewer statements in one place.
+_MAX_ALIGNED = 300 * 300
+
+# By kind: which parts are bodies, and the place of the branch that each is, where it is one.
+_BODIES: dict[str, dict[int, int | None]] = {
+    "For": {2: 0, 3: None},
+    "Macro": {3: 0},
+    "CallBlock": {3: 0},
+    "FilterBlock": {0: None},
+    "With": {2: None},
+    "Block": {1: None},
+    "AssignBlock": {2: None},
+    "Scope": {0: None},
+}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One piece in which two templates differ; either side may be empty.
+
+    Attributes:
+        old: what the old template has here.
+        new: what the new one has here.
+        old_arm: the branch of the old template in which it stands; ``None``: in none.
+        new_arm: the same of the new one.
+        old_line: where it is in the old template.
+        new_line: where it is in the new one.
+        proved: both print the same for every conversation.
+
+    """
+
+    old: tuple[Item, ...]
+    new: tuple[Item, ...]
+    old_arm: int | None
+    new_arm: int | None
+    old_line: int
+    new_line: int
+    proved: bool
+
+
+@dataclass(frozen=True)
+class _Place:
+    old_arm: int | None
+    new_arm: int | None
+    old_line: int
+    new_line: int
+
+
+def differences(old: Node, new: Node) -> Iterator[Difference]:
+    """Every piece in which two templates differ, in order; nothing: they render alike.
+
+    Args:
+        old: a template's tree.
+        new: the other's.
+
+    """
+    if old == new:
+        return
+    sides = items_of(old.many(0)), items_of(new.many(0))
+    place = _Place(None, None, 1, 1)
+    if _redefines(old) or _redefines(new):
+        yield _difference(*sides, place, proved=False)
+    else:
+        yield from _compare(*sides, place, Effort())
+
+
+def _redefines(tree: Node) -> bool:
+    """Whether a template gives a name that is understood here another meaning: nothing can be proved of it."""
+    calls = False
+    named: set[str] = set()
+    for node in walk(tree):
+        if node.kind == "Name" and node.word(1) != "load" and node.word(0) == "raise_exception":
+            return True
+        if node.kind in ("Macro", "Import", "FromImport", "Include", "Extends"):
+            calls = True
+            if node.kind != "Macro" or node.word(0) == "raise_exception":
+                return True
+        elif node.kind == "NSRef":
+            named.add(node.word(1))
+        elif node.kind == "Keyword":
+            named.add(node.word(0))
+        elif node.kind == "Pair" and node.one(0).kind == "Const":
+            named.add(node.one(0).word(1))
+    # A macro kept under the name of a method of text would be taken for that method.
+    return calls and bool(named & METHODS)
+
+
+def _difference(old: tuple[Item, ...], new: tuple[Item, ...], place: _Place, *, proved: bool) -> Difference:
+    old_line = old[0].line if old else place.old_line
+    new_line = new[0].line if new else place.new_line
+    return Difference(old, new, place.old_arm, place.new_arm, old_line, new_line, proved)
+
+
+def _compare(old: tuple[Item, ...], new: tuple[Item, ...], place: _Place, effort: Effort) -> Iterator[Difference]:
+    old, new, place = _stripped(old, new, place)
+    if not old and not new:
+        return
+    if equivalent(old, new, effort):
+        yield _difference(old, new, place, proved=True)
+        return
+    for tag, i, j, k, m in _aligned(old, new):
+        if tag == "equal":
+            for before, after in zip(old[i:j], new[k:m], strict=True):
+                if before != after:
+                    yield from _within(before, after, effort)
+            if j:
+                place = _Place(place.old_arm, place.new_arm, old[j - 1].line, new[m - 1].line)
+        else:
+            pieces = old[i:j], new[k:m]
+            yield _difference(*pieces, place, proved=equivalent(*pieces, effort))
+
+
+def _stripped(
+    old: tuple[Item, ...], new: tuple[Item, ...], place: _Place
+) -> tuple[tuple[Item, ...], tuple[Item, ...], _Place]:
+    """Cut off what both begin with and what both end with."""
+    shortest = min(len(old), len(new))
+    start = 0
+    while start < shortest and old[start] == new[start]:
+        start += 1
+    end = 0
+    while end < shortest - start and old[-1 - end] == new[-1 - end]:
+        end += 1
+    if start:
+        place = _Place(place.old_arm, place.new_arm, old[start - 1].line, new[start - 1].line)
+    return old[start : len(old) - end], new[start : len(new) - end], place
+
+
+def _aligned(old: tuple[Item, ...], new: tuple[Item, ...]) -> list[tuple[str, int, int, int, int]]:
+    if len(old) * len(new) > _MAX_ALIGNED:
+        return [("replace", 0, len(old), 0, len(new))]
+    matcher = SequenceMatcher(None, [_head(item) for item in old], [_head(item) for item in new], autojunk=False)
+    return list(matcher.get_opcodes())
+
+
+def _head(item: Item) -> Hashable:
+    """Return what must be equal for two items to be looked into: all of it but the bodies."""
+    if isinstance(item, Choice):
+        return ("choice", item.test, item.origin.kind == "If")
+    if isinstance(item, Step) and item.node.kind in _BODIES:
+        bodies = _BODIES[item.node.kind]
+        rest = tuple(part for place, part in enumerate(item.node.parts) if place not in bodies)
+        return ("step", item.node.kind, rest)
+    return item
+
+
+def _within(old: Item, new: Item, effort: Effort) -> Iterator[Difference]:
+    """Compare the bodies of two items with equal heads."""
+    if isinstance(old, Choice) and isinstance(new, Choice):
+        sides = [(old.then, new.then), (old.otherwise, new.otherwise)]
+        for place, (before, after) in enumerate(sides):
+            yield from _compare(before, after, _Place(old.arm(place), new.arm(place), old.line, new.line), effort)
+    elif isinstance(old, Step) and isinstance(new, Step):
+        for body, branch in _BODIES[old.node.kind].items():
+            arms = [None if branch is None else item.node.arms[branch] for item in (old, new)]
+            items = items_of(old.node.many(body)), items_of(new.node.many(body))
+            yield from _compare(*items, _Place(arms[0], arms[1], old.line, new.line), effort)
