@@ -5,9 +5,9 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from kvgate.evidence import NAMED, about
+from kvgate.evidence import about
 from kvgate.rules.errors import InputError
 from kvgate.rules.evidence import Coverage, Evidence
 from kvgate.rules.manifest import Manifest
@@ -79,9 +79,9 @@ def _compare(
     if isinstance(before, str) or isinstance(after, str):
         missing["diagnostic corpus"] = before if isinstance(before, str) else str(after)
     else:
-        comparisons.append(_compared(before, after))
+        comparisons.append(_compared(before, after, new, progress))
         if not differ and comparisons[0].divergent and comparisons[0].same_renderer:
-            first = comparisons[0].divergent[0].id
+            first = comparisons[0].divergences.first[0].id
             raise InputError(
                 f"tokenizer.snapshot: the tokens of {first} are not those beside {old.source}, "
                 "although tokenizer, template, options and renderer are the same",
@@ -94,14 +94,16 @@ def _compare(
         if failed:
             missing[corpus.id] = failed[0]
         else:
-            comparisons.append(_compared(*(item for item in rendered if not isinstance(item, str))))
+            before, after = (item for item in rendered if not isinstance(item, str))
+            comparisons.append(_compared(before, after, new, progress))
     return _token_evidence(old, new, comparisons, missing)
 
 
-def _compared(before: SnapshotFile, after: SnapshotFile) -> SnapshotComparison:
+def _compared(before: SnapshotFile, after: SnapshotFile, new: Manifest, progress: Progress) -> SnapshotComparison:
     from kvgate.corpora.comparison import compare_snapshots
 
-    return compare_snapshots(before, after)
+    block = new.value("cache.chunk_size") or new.value("engine.block_size")
+    return compare_snapshots(before, after, block_size=block if isinstance(block, int) else None, progress=progress)
 
 
 def _saved(
@@ -136,43 +138,20 @@ def _rendered(manifest: Manifest, corpus: Corpus, snapshot_to: Path, progress: P
 def _token_evidence(
     old: Manifest, new: Manifest, comparisons: Sequence[SnapshotComparison], missing: dict[str, str]
 ) -> Evidence:
-    from kvgate.corpora.comparison import shared_blocks
+    from kvgate.corpora.divergence.figures import evidence_figures
 
-    examined = sum(len(one.examined) for one in comparisons)
-    divergent = [item for one in comparisons for item in one.divergent]
+    examined = sum(one.examined for one in comparisons)
+    divergent = sum(one.divergent for one in comparisons)
     for one in comparisons:
-        if one.unexamined:
-            missing[f"{len(one.unexamined)} conversations"] = "a side could not render them"
-        if one.only_old or one.only_new:
-            missing[f"{len(one.only_old) + len(one.only_new)} conversations of one side"] = (
-                "the other did not render them"
-            )
-    block = new.value("cache.chunk_size") or new.value("engine.block_size")
-    figures: dict[str, Any] = {
-        "conversations": examined,
-        "divergent": len(divergent),
-        "first": [
-            {
-                "conversation": item.id,
-                "token": item.shared,
-                "oldTokens": item.old_tokens,
-                "newTokens": item.new_tokens,
-                "sameText": item.same_text,
-            }
-            for item in divergent[:NAMED]
-        ],
-    }
-    if isinstance(block, int) and comparisons:
-        counted = [shared_blocks(one, block) for one in comparisons]
-        figures["blocks"] = {
-            "size": block,
-            "old": sum(one.old for one in counted),
-            "shared": sum(one.shared for one in counted),
-        }
+        if one.unexamined.count:
+            missing[f"{one.unexamined.count} conversations"] = "a side could not render them"
+        if apart := one.only_old.count + one.only_new.count:
+            missing[f"{apart} conversations of one side"] = "the other did not render them"
+    figures = evidence_figures(comparisons, redact=None)
     coverage = Coverage(examined={"conversations": examined}, missing=missing)
     if divergent:
-        first = divergent[0]
-        reason = f"{len(divergent)} of {examined} conversations diverge; first: {first.id} at token {first.shared}" + (
+        first = next(one.divergences.first[0] for one in comparisons if one.divergent)
+        reason = f"{divergent} of {examined} conversations diverge; first: {first.id} at token {first.token}" + (
             " (equal text, so the tokenizer parts them)" if first.same_text else ""
         )
         return about("token-identity", "refuted", old, new, reason, figures, coverage)

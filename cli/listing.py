@@ -17,9 +17,19 @@ def json_wanted(output: str) -> bool:
         UsageError: it asks for neither text nor JSON.
 
     """
-    if output not in ("text", "json"):
-        raise UsageError(f"there is no format {output!r}", where="-o", hint="formats: text, json")
-    return output == "json"
+    return format_wanted(output, ("text", "json")) == "json"
+
+
+def format_wanted(output: str, formats: tuple[str, ...]) -> str:
+    """Return the one of ``formats`` that ``-o`` asks for.
+
+    Raises:
+        UsageError: it asks for another.
+
+    """
+    if output not in formats:
+        raise UsageError(f"there is no format {output!r}", where="-o", hint=f"formats: {', '.join(formats)}")
+    return output
 
 
 def as_json(value: Any) -> str:

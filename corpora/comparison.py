@@ -1,48 +1,23 @@
-"""Where two snapshots part: pure, and quick on long conversations."""
+"""Where two snapshots part: read side by side as streams, so that millions take no more memory than a hundred."""
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvgate.corpora.snapshot import Rendered, SnapshotEntry, SnapshotFile
-
-
-@dataclass(frozen=True)
-class Compared:
-    """One conversation that both sides rendered to token ids.
-
-    Attributes:
-        id: as in the corpus.
-        clock: 0, or 1 for the second date of templates that read the clock.
-        old_tokens: how many ids the old side has.
-        new_tokens: how many ids the new side has.
-        shared: how many leading ids are equal: the index of the first that differs, or of the end of
-            the shorter side.
-        shared_text: how many leading characters of the rendered text are equal.
-        same_text: whether the rendered text is equal: then the tokenizer parted them, else the template
-            did (or both).
-
-    """
-
-    id: str
-    clock: int
-    old_tokens: int
-    new_tokens: int
-    shared: int
-    shared_text: int
-    same_text: bool
-
-    @property
-    def equal(self) -> bool:
-        """Whether all token ids are equal."""
-        return self.shared == self.old_tokens == self.new_tokens
-
-    @property
-    def first_difference(self) -> int | None:
-        """Index of the first token id that differs; ``None``: all are equal."""
-        return None if self.equal else self.shared
+from kvgate.corpora.divergence.beginning import common
+from kvgate.corpora.divergence.cause import Sides
+from kvgate.corpora.divergence.description import Divergence, describe
+from kvgate.corpora.divergence.generated import answers_from
+from kvgate.corpora.divergence.holding import Holding, HoldingTally
+from kvgate.corpora.divergence.pairing import paired, renderings
+from kvgate.corpora.divergence.pieces import Pieces
+from kvgate.corpora.divergence.stability import turns_from
+from kvgate.corpora.divergence.tally import Group, Grouping, Tally, Tallying
+from kvgate.corpora.snapshot import Rendered, SnapshotEntry, SnapshotFile, SnapshotHeader
+from kvgate.corpora.structure import PartDifference
+from kvgate.rules.progress import Progress, silent
 
 
 @dataclass(frozen=True)
@@ -51,14 +26,14 @@ class Unexamined:
 
     Attributes:
         id: as in the corpus.
-        clock: as in :class:`Compared`.
+        date: index of the date that it was rendered on.
         old: the old side's error, class and message; ``None``: it rendered.
         new: the new side's.
 
     """
 
     id: str
-    clock: int
+    date: int
     old: tuple[str, str] | None
     new: tuple[str, str] | None
 
@@ -69,47 +44,17 @@ class Unexamined:
 
 
 @dataclass(frozen=True)
-class SnapshotComparison:
-    """What two snapshots say about each other.
-
-    Attributes:
-        examined: conversations with token ids on both sides; one that was rendered on two dates twice.
-        unexamined: conversations that a side could not render.
-        only_old: ids of conversations that only the old snapshot has, or has with another content.
-        only_new: the same for the new one.
-        same_corpus: both rendered the same corpus.
-        same_renderer: the same library versions rendered both, so that nothing is said about
-            an upgrade of them.
-        same_options: the same options were applied, and the same were not.
-
-    """
-
-    examined: tuple[Compared, ...]
-    unexamined: tuple[Unexamined, ...]
-    only_old: tuple[str, ...]
-    only_new: tuple[str, ...]
-    same_corpus: bool
-    same_renderer: bool
-    same_options: bool
-
-    @property
-    def divergent(self) -> tuple[Compared, ...]:
-        """The conversations whose token ids differ."""
-        return tuple(one for one in self.examined if not one.equal)
-
-
-@dataclass(frozen=True)
 class SharedBlocks:
     """How many leading KV blocks of the old conversations the new token ids still reach.
 
     Attributes:
-        block_size: tokens in a block.
+        size: tokens in a block.
         old: full blocks that the old side filled, over all examined conversations.
         shared: how many of them the new side asks for under the same key.
 
     """
 
-    block_size: int
+    size: int
     old: int
     shared: int
 
@@ -119,87 +64,228 @@ class SharedBlocks:
         return self.shared / self.old if self.old else None
 
 
-def compare_snapshots(old: SnapshotFile, new: SnapshotFile) -> SnapshotComparison:
+@dataclass(frozen=True)
+class Redefined:
+    """A token id that means another string on each side: equal ids would not be equal input."""
+
+    id: int
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class SnapshotComparison:
+    """What two snapshots say about each other. Counts are exact; what is named is the first of it.
+
+    Attributes:
+        old: what rendered the old side.
+        new: what rendered the new one.
+        examined: conversations with token ids on both sides; one that was rendered on two dates counts twice.
+        divergences: those whose token ids differ.
+        kinds: what of them looks alike, the most frequent first.
+        by_template: how many of them have another text on each side.
+        by_tokenizer: how many have the same text.
+        unexamined: conversations that a side could not render.
+        failures: those that failed alike, the most frequent first.
+        only_old: ids of conversations that only the old snapshot has, or has with another content.
+        only_new: the same for the new one.
+        blocks: what stays reachable; ``None``: no block size was given.
+        turns: how many chats, cut at the end of a turn, are the beginning of what they become; ``None``:
+            not measured.
+        answers: how many generated answers re-tokenize to the ids that were generated; ``None``: likewise.
+        redefined: ids that mean another string on each side.
+
+    """
+
+    old: SnapshotHeader
+    new: SnapshotHeader
+    examined: int
+    divergences: Tally[Divergence]
+    kinds: tuple[Group[Divergence], ...]
+    by_template: int
+    by_tokenizer: int
+    unexamined: Tally[Unexamined]
+    failures: tuple[Group[Unexamined], ...]
+    only_old: Tally[str]
+    only_new: Tally[str]
+    blocks: SharedBlocks | None
+    turns: Holding | None
+    answers: Holding | None
+    redefined: Tally[Redefined]
+
+    @property
+    def divergent(self) -> int:
+        """How many conversations have different token ids."""
+        return self.divergences.count
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything that either side has was compared."""
+        return not (self.unexamined.count or self.only_old.count or self.only_new.count)
+
+    @property
+    def same_corpus(self) -> bool:
+        """Whether both rendered the same corpus."""
+        return self.old.corpus_digest == self.new.corpus_digest
+
+    @property
+    def same_renderer(self) -> bool:
+        """Whether the same library versions rendered both, so that nothing is said about an upgrade of them."""
+        return self.old.renderer == self.new.renderer and self.old.jinja2 == self.new.jinja2
+
+    @property
+    def same_options(self) -> bool:
+        """Whether the same options were applied, and the same were not."""
+        return self.old.options == self.new.options and self.old.unapplied == self.new.unapplied
+
+    @property
+    def drifted(self) -> bool:
+        """Whether ids differ although all that makes them is recorded as equal.
+
+        One of the files was edited or exchanged, or something outside the record has a say.
+        """
+        known = None not in (self.old.tokenizer, self.old.template, self.old.jinja2) and bool(self.old.renderer)
+        return (
+            self.divergent > 0
+            and known
+            and self.same_renderer
+            and self.same_options
+            and self.old.tokenizer == self.new.tokenizer
+            and self.old.template == self.new.template
+        )
+
+
+def compare_snapshots(
+    old: SnapshotFile,
+    new: SnapshotFile,
+    *,
+    block_size: int | None = None,
+    parts: Sequence[PartDifference] = (),
+    progress: Progress = silent,
+) -> SnapshotComparison:
     """Compare what two renderers made of the same conversations.
 
     A template that reads the clock has two renderings; where only one side has two, the other side's one
     stands for both dates.
-    """
-    ours_all = list(old.entries())
-    theirs = {entry.id: entry for entry in new.entries()}
-    pairs = [
-        (entry, theirs[entry.id]) for entry in ours_all if entry.id in theirs and theirs[entry.id].input == entry.input
-    ]
-    common = {entry.id for entry, _ in pairs}
-    examined: list[Compared] = []
-    unexamined: list[Unexamined] = []
-    for ours, other in pairs:
-        for clock, (before, after) in enumerate(_renders(ours, other)):
-            if before.ok and after.ok:
-                examined.append(_compared(ours.id, clock, before, after))
-            else:
-                unexamined.append(Unexamined(ours.id, clock, before.error, after.error))
-    return SnapshotComparison(
-        examined=tuple(examined),
-        unexamined=tuple(unexamined),
-        only_old=tuple(entry.id for entry in ours_all if entry.id not in common),
-        only_new=tuple(entry.id for entry in theirs.values() if entry.id not in common),
-        same_corpus=old.header.corpus_digest == new.header.corpus_digest,
-        same_renderer=old.header.renderer == new.header.renderer and old.header.jinja2 == new.header.jinja2,
-        same_options=old.header.options == new.header.options and old.header.unapplied == new.header.unapplied,
-    )
-
-
-def shared_blocks(comparison: SnapshotComparison, block_size: int) -> SharedBlocks:
-    """Add up the full leading blocks that old and new share.
 
     Args:
-        comparison: of two snapshots.
-        block_size: tokens in a block or chunk of the connector; at least 1.
+        old: the old side.
+        new: the new side.
+        block_size: tokens in a block or chunk of the connector, at least 1; ``None``: blocks are not counted.
+        parts: in what the two tokenizers differ, where that is known; it makes the causes of divergences more exact.
+        progress: told how many conversations were compared.
 
     Raises:
+        InputError: a snapshot is malformed, or the two cannot be compared in bounded memory.
         ValueError: ``block_size`` is less than 1.
 
     """
-    if block_size < 1:
+    if block_size is not None and block_size < 1:
         raise ValueError("a block has at least one token")
-    return SharedBlocks(
-        block_size,
-        sum(one.old_tokens // block_size for one in comparison.examined),
-        sum(one.shared // block_size for one in comparison.examined),
-    )
+    comparing = _Comparing(old, new, block_size, parts)
+    for done, pair in enumerate(paired(old, new), 1):
+        if pair.old is not None and pair.new is not None and pair.old.input == pair.new.input:
+            comparing.pair(pair.old, pair.new)
+        else:
+            comparing.apart(pair.id, old=pair.old is not None, new=pair.new is not None)
+        progress("comparing snapshots", done, old.footer.conversations, "conversations")
+    return comparing.done()
 
 
-def _renders(old: SnapshotEntry, new: SnapshotEntry) -> Iterator[tuple[Rendered, Rendered]]:
-    for clock in range(max(len(old.renders), len(new.renders))):
-        yield (
-            old.renders[min(clock, len(old.renders) - 1)],
-            new.renders[min(clock, len(new.renders) - 1)],
+class _Comparing:
+    """The sums, while the files are read."""
+
+    def __init__(
+        self, old: SnapshotFile, new: SnapshotFile, block_size: int | None, parts: Sequence[PartDifference]
+    ) -> None:
+        self._old = old
+        self._new = new
+        self._size = block_size
+        self._sides = Sides(
+            Pieces(old.footer.pieces),
+            Pieces(new.footer.pieces),
+            None
+            if None in (old.header.tokenizer, new.header.tokenizer)
+            else old.header.tokenizer == new.header.tokenizer,
+            parts,
+        )
+        self._examined = 0
+        self._blocks = [0, 0]
+        self._texts: Counter[bool | None] = Counter()
+        self._divergences: Tallying[Divergence] = Tallying()
+        self._kinds: Grouping[Divergence] = Grouping()
+        self._unexamined: Tallying[Unexamined] = Tallying()
+        self._failures: Grouping[Unexamined] = Grouping()
+        self._only_old: Tallying[str] = Tallying()
+        self._only_new: Tallying[str] = Tallying()
+        self._turns = HoldingTally()
+        self._answers = HoldingTally()
+
+    def apart(self, name: str, *, old: bool, new: bool) -> None:
+        if old:
+            self._only_old.add(name)
+        if new:
+            self._only_new.add(name)
+
+    def pair(self, old: SnapshotEntry, new: SnapshotEntry) -> None:
+        equal_before = False
+        for date, (before, after) in enumerate(renderings(old, new)):
+            if not (before.ok and after.ok):
+                failed = Unexamined(old.id, date, before.error, after.error)
+                self._unexamined.add(failed)
+                self._failures.add((failed.old, failed.new), old.id, failed)
+                continue
+            self._examined += 1
+            shared = common(before.ids, after.ids)
+            if self._size is not None:
+                self._blocks[0] += len(before.ids) // self._size
+                self._blocks[1] += shared // self._size
+            if shared == len(before.ids) == len(after.ids):
+                equal_before = True
+            else:
+                self._part(old.id, date, before, after, only_on_this_date=equal_before)
+        self._turns.add(old.id, self._turns_of(old, self._old), self._turns_of(new, self._new))
+        self._answers.add(old.id, self._answers_of(old, self._old), self._answers_of(new, self._new))
+
+    @staticmethod
+    def _turns_of(entry: SnapshotEntry, file: SnapshotFile) -> list[bool | None] | None:
+        where = f"{file.path}: {entry.id}"
+        return None if entry.turns is None else [turn.stable for turn in turns_from(entry.turns, where)]
+
+    @staticmethod
+    def _answers_of(entry: SnapshotEntry, file: SnapshotFile) -> list[bool | None] | None:
+        where = f"{file.path}: {entry.id}"
+        return None if entry.generated is None else [answer.same for answer in answers_from(entry.generated, where)]
+
+    def _part(self, name: str, date: int, old: Rendered, new: Rendered, *, only_on_this_date: bool) -> None:
+        found = describe(name, date, old, new, self._sides, only_on_this_date=only_on_this_date)
+        self._texts[found.same_text] += 1
+        self._divergences.add(found)
+        self._kinds.add(found.kind, name, found)
+
+    def done(self) -> SnapshotComparison:
+        return SnapshotComparison(
+            old=self._old.header,
+            new=self._new.header,
+            examined=self._examined,
+            divergences=self._divergences.done(),
+            kinds=self._kinds.done(),
+            by_template=self._texts[False],
+            by_tokenizer=self._texts[True],
+            unexamined=self._unexamined.done(),
+            failures=self._failures.done(),
+            only_old=self._only_old.done(),
+            only_new=self._only_new.done(),
+            blocks=None if self._size is None else SharedBlocks(self._size, *self._blocks),
+            turns=self._turns.done(),
+            answers=self._answers.done(),
+            redefined=self._redefined(),
         )
 
-
-def _compared(name: str, clock: int, old: Rendered, new: Rendered) -> Compared:
-    before, after = old.text or "", new.text or ""
-    return Compared(
-        id=name,
-        clock=clock,
-        old_tokens=len(old.ids),
-        new_tokens=len(new.ids),
-        shared=_shared(old.ids, new.ids),
-        shared_text=_shared(before, after),
-        same_text=before == after,
-    )
-
-
-def _shared(old: array[int] | str, new: array[int] | str) -> int:
-    """Return the length of the common beginning, by halving: comparing slices runs at memory speed."""
-    low, high = 0, min(len(old), len(new))
-    if old[:high] == new[:high]:
-        return high
-    while low < high:  # old[:low] is equal throughout, old[:high + 1] is not
-        middle = (low + high) // 2
-        if old[low : middle + 1] == new[low : middle + 1]:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    def _redefined(self) -> Tally[Redefined]:
+        tally: Tallying[Redefined] = Tallying()
+        new = self._new.footer.pieces
+        for number, piece in sorted(self._old.footer.pieces.items()):
+            if (other := new.get(number, piece)) != piece:
+                tally.add(Redefined(number, piece, other))
+        return tally.done()

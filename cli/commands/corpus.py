@@ -1,48 +1,77 @@
-"""``kvgate corpus``: conversations, what a renderer makes of them, and where two renderers part."""
+"""``kvgate corpus``: conversations, and what a renderer makes of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from kvgate.cli.options import Debug, NoColor
-
-if TYPE_CHECKING:
-    from kvgate.corpora.comparison import SnapshotComparison
-    from kvgate.corpora.snapshot import SnapshotFile
-
-DIVERGENT = 10
-UNEXAMINED = 11
-_NAMED = 20  # divergent conversations that are listed; all are counted
+from kvgate.cli.options import ConfigFile, Debug, NoColor, NoConfig
 
 Source = Annotated[str, typer.Argument(metavar="[SOURCE]", help="diagnostic, or a JSONL file of requests.")]
 
 
 def list_corpora(
+    sources: Annotated[
+        list[str] | None, typer.Argument(metavar="[FILE]...", help="Your own corpora (JSONL), listed as well.")
+    ] = None,
     output: Annotated[str, typer.Option("--output", "-o", metavar="text|json", help="How to print them.")] = "text",
+    config: ConfigFile = None,
+    no_config: NoConfig = False,
+    no_color: NoColor = False,
     debug: Debug = False,  # noqa: ARG001 - read by the guard
 ) -> int:
-    """List the corpora that kvgate ships."""
+    """List the corpora that there are: the one that kvgate ships, those of the configuration, and FILEs.
+
+    Example:
+      kvgate corpus list requests.jsonl
+    """
     from kvgate.cli import console
+    from kvgate.cli.config import find_config
     from kvgate.cli.listing import as_json, json_wanted
+    from kvgate.cli.plain import visible
+    from kvgate.cli.progress import shown
     from kvgate.corpora.corpus import DIAGNOSTIC, load_corpus
 
     wanted = json_wanted(output)
-    corpus = load_corpus(DIAGNOSTIC)
+    found = find_config(config, none=no_config)
+    names = dict.fromkeys([DIAGNOSTIC, *(found.path(path) for path in found.check.corpus), *(sources or ())])
+    with shown(quiet=False, no_color=no_color) as progress:
+        corpora = {name: load_corpus(name, progress) for name in names}
+        tags = {
+            name: Counter(tag for one in corpus.conversations() for tag in one.tags) for name, corpus in corpora.items()
+        }
     if wanted:
-        console.emit(as_json([{"id": corpus.id, "digest": corpus.digest, "conversations": corpus.count}]))
-    else:
-        console.emit(f"{corpus.id}  {corpus.count} conversations\n")
+        rows = [
+            {
+                "source": name,
+                "id": corpus.id,
+                "digest": corpus.digest,
+                "conversations": corpus.count,
+                "tags": dict(sorted(tags[name].items())),
+            }
+            for name, corpus in corpora.items()
+        ]
+        console.emit(as_json(rows))
+        return 0
+    for name, corpus in corpora.items():
+        own = "" if name == DIAGNOSTIC else f"  {visible(name)}"
+        counts = ", ".join(f"{visible(tag)} {count}" for tag, count in sorted(tags[name].items()))
+        console.emit(
+            f"{visible(corpus.id)}  {corpus.count:,} conversations{own}\n" + (f"  tags: {counts}\n" if counts else "")
+        )
     return 0
 
 
 def show_corpus(
     source: Source = "diagnostic",
     conversation: Annotated[
-        str | None, typer.Option("--id", metavar="ID", help="Show one conversation in full.")
+        str | None, typer.Option("--id", metavar="ID", help="Show one conversation in full, prompt text and all.")
+    ] = None,
+    tag: Annotated[
+        list[str] | None, typer.Option(metavar="TAG", help="Only conversations with this tag; of several, with all.")
     ] = None,
     output: Annotated[str, typer.Option("--output", "-o", metavar="text|json", help="How to print it.")] = "text",
     no_color: NoColor = False,
@@ -51,7 +80,7 @@ def show_corpus(
     """Show the conversations of a corpus and why they are there.
 
     Examples:
-      kvgate corpus show
+      kvgate corpus show --tag tools
       kvgate corpus show requests.jsonl --id line-12
     """
     import sys
@@ -60,26 +89,35 @@ def show_corpus(
     from kvgate.cli.formats.page import Page
     from kvgate.cli.listing import as_json, json_wanted
     from kvgate.cli.plain import visible
+    from kvgate.cli.progress import shown
     from kvgate.corpora.corpus import load_corpus
     from kvgate.rules.errors import UsageError
 
     wanted = json_wanted(output)
-    corpus = load_corpus(source)
+    with shown(quiet=False, no_color=no_color) as progress:
+        corpus = load_corpus(source, progress)
     if conversation is not None:
         found = next((one for one in corpus.conversations() if one.id == conversation), None)
         if found is None:
             raise UsageError(f"there is no conversation {conversation!r}", where=corpus.id)
         console.emit(as_json({"id": found.id, "tags": list(found.tags), "why": found.why, **found.input()}))
         return 0
+    tags = set(tag or ())
+    chosen = [(one.id, one.tags, one.why) for one in corpus.conversations() if tags <= set(one.tags)]
+    if not chosen:
+        raise UsageError(
+            f"no conversation has the tag {' and '.join(sorted(tags))}", where=corpus.id, hint="`kvgate corpus list`"
+        )
     if wanted:
-        rows = [{"id": one.id, "tags": list(one.tags), "why": one.why} for one in corpus.conversations()]
+        rows = [{"id": name, "tags": list(marks), "why": why} for name, marks, why in chosen]
         console.emit(as_json({"corpus": corpus.id, "digest": corpus.digest, "conversations": rows}))
         return 0
     page = Page(console.width(), color=console.colored(sys.stdout, no_color=no_color))
-    page.heading(f"{visible(corpus.id)}: {corpus.count} conversations")
-    for one in corpus.conversations():
-        tags = f" [{visible(', '.join(one.tags))}]" if one.tags else ""
-        page.parts([(visible(one.id), "bold"), (f"{tags} {visible(one.why)}", "")], indent=2, hang=4)
+    counted = f"{len(chosen):,} of {corpus.count:,}" if tags else f"{corpus.count:,}"
+    page.heading(f"{visible(corpus.id)}: {counted} conversations")
+    for name, marks, why in chosen:
+        shown_tags = f" [{visible(', '.join(marks))}]" if marks else ""
+        page.parts([(visible(name), "bold"), (f"{shown_tags} {visible(why)}".rstrip(), "")], indent=2, hang=4)
     console.emit(page.text())
     return 0
 
@@ -145,109 +183,3 @@ def snapshot_corpus(
         for name in snapshot.header.unapplied:
             console.say(f"note: this renderer does not know the option {name}, which was not applied")
     return 0
-
-
-def compare_corpora(
-    old: Annotated[Path, typer.Argument(metavar="OLD", help="A snapshot (.jsonl), or a manifest that names one.")],
-    new: Annotated[Path, typer.Argument(metavar="NEW", help="Likewise.")],
-    block_size: Annotated[
-        int | None, typer.Option(min=1, help="Tokens in a KV block or chunk: count the leading blocks still shared.")
-    ] = None,
-    output: Annotated[str, typer.Option("--output", "-o", metavar="text|json", help="How to print it.")] = "text",
-    no_color: NoColor = False,
-    debug: Debug = False,  # noqa: ARG001 - read by the guard
-) -> int:
-    """Say where two snapshots part: conversations, and the first token that differs.
-
-    Exit codes:
-      0   every conversation has equal token ids (which proves no tokenizer equal)
-      10  at least one diverges
-      11  none diverges, but some could not be compared
-
-    Example:
-      kvgate corpus compare release-6/ release-7/ --block-size 256
-    """
-    import sys
-
-    from kvgate.cli import console
-    from kvgate.cli.formats.page import Page
-    from kvgate.cli.listing import as_json, json_wanted
-    from kvgate.corpora.comparison import compare_snapshots, shared_blocks
-    from kvgate.rules.errors import InputError
-
-    wanted = json_wanted(output)
-    found = compare_snapshots(_snapshot(old), _snapshot(new))
-    if not found.examined and not found.unexamined:
-        raise InputError("the two snapshots have no conversation in common", where=str(new))
-    blocks = None if block_size is None else shared_blocks(found, block_size)
-    data = _as_data(found)
-    if blocks is not None:
-        data["blocks"] = {"size": blocks.block_size, "old": blocks.old, "shared": blocks.shared}
-    if wanted:
-        console.emit(as_json(data))
-    else:
-        page = Page(console.width(), color=console.colored(sys.stdout, no_color=no_color))
-        _show(page.say, found)
-        if blocks is not None:
-            page.say(f"{blocks.shared} of {blocks.old} full leading blocks of {blocks.block_size} tokens are shared")
-        console.emit(page.text())
-    if found.divergent:
-        return DIVERGENT
-    return UNEXAMINED if found.unexamined or found.only_old or found.only_new else 0
-
-
-def _snapshot(path: Path) -> SnapshotFile:
-    from kvgate.corpora.snapshot import open_snapshot
-    from kvgate.inputs import load_manifest, sidecar_path
-    from kvgate.rules.errors import InputError
-
-    if path.suffix == ".jsonl":
-        return open_snapshot(path, None)
-    named = sidecar_path(load_manifest(path), "tokenizer.snapshot")
-    if named is None:
-        raise InputError(
-            "names no token snapshot", where=str(path), hint="capture again, or `kvgate corpus snapshot FOLDER`"
-        )
-    return open_snapshot(*named)
-
-
-def _as_data(found: SnapshotComparison) -> dict[str, object]:
-    return {
-        "examined": len(found.examined),
-        "divergent": [
-            {
-                "conversation": one.id,
-                "token": one.shared,
-                "oldTokens": one.old_tokens,
-                "newTokens": one.new_tokens,
-                "sameText": one.same_text,
-            }
-            for one in found.divergent
-        ],
-        "unexamined": [{"conversation": one.id, "sameError": one.same_error} for one in found.unexamined],
-        "onlyOld": list(found.only_old),
-        "onlyNew": list(found.only_new),
-        "sameCorpus": found.same_corpus,
-        "sameRenderer": found.same_renderer,
-        "sameOptions": found.same_options,
-    }
-
-
-def _show(say: Callable[..., None], found: SnapshotComparison) -> None:
-    from kvgate.cli.plain import visible
-
-    say(f"{len(found.examined)} conversations compared, {len(found.divergent)} diverge")
-    for one in found.divergent[:_NAMED]:
-        cause = "equal text, so the tokenizer parts them" if one.same_text else "the rendered text differs"
-        say(f"{visible(one.id)}: from token {one.shared} of {one.old_tokens} ({cause})", indent=2, hang=2)
-    if (left := len(found.divergent) - _NAMED) > 0:
-        say(f"and {left} more (-o json lists all)", indent=2)
-    for failed in found.unexamined:
-        error = (failed.new or failed.old or ("", ""))[0]
-        say(f"not compared: {visible(failed.id)}: a side could not render it ({visible(error)})", hang=2)
-    if found.only_old or found.only_new:
-        say(f"not compared: {len(found.only_old)} only on the old side, {len(found.only_new)} only on the new")
-    if found.same_renderer:
-        say("one library version rendered both: nothing is said about an upgrade of it")
-    if not found.same_options:
-        say("the rendering options differ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -41,6 +42,15 @@ class Divergence:
     begins: Literal["old", "new"] | None
     cause: Cause
     window: Window
+
+    @property
+    def kind(self) -> Hashable:
+        """What is equal for divergences that look alike: the cause, and where it matters the tokens that differ."""
+        if self.cause.kind in ("front", "end", "clock"):
+            return self.cause
+        row = self.window.rows[self.window.first]
+        tokens = (row.old and row.old.id, row.new and row.new.id)
+        return (self.cause.kind, self.begins, *tokens)
 
 
 def describe(

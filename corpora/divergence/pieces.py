@@ -79,7 +79,7 @@ class Pieces:
 
     def _walk(self, data: bytes, ids: Sequence[int], count: int) -> int | None:
         at = index = leading = 0
-        doubtful = False  # something without text of its own was passed, so that what follows has to fit
+        doubtful = False  # something without text of its own was passed, so that all that follows has to fit
         while index < count:
             chunk = ids[index : min(index + _CHUNK, count)]
             run = b"".join(map(self._bytes.__getitem__, chunk))
@@ -99,11 +99,20 @@ class Pieces:
                 doubtful = after == at
                 at = after
                 index += 1
-        if not doubtful:
-            return at
-        if count == len(ids):
-            return at if at == len(data) else None
-        return at if ids[count] in self._strings and self._step(data, at, ids[count]) not in (None, at) else None
+        return at if not doubtful or self._fits(data, at, ids[count:]) else None
+
+    def _fits(self, data: bytes, at: int, ids: Sequence[int]) -> bool:
+        """Whether the text from ``at`` on is what these tokens spell, but for tokens added behind it."""
+        if any(token not in self._strings for token in ids):
+            return False
+        if data[at:] == b"".join(map(self._bytes.__getitem__, ids)):
+            return True
+        for token in ids:
+            after = self._step(data, at, token)
+            if after is None:
+                break
+            at = after
+        return at == len(data)
 
     def _step(self, data: bytes, at: int, token: int) -> int | None:
         """Return where ``token`` ends if it stands at ``at``, else ``None``."""
@@ -135,9 +144,11 @@ class _Bytes(dict[int, bytes]):
 def _style(strings: Mapping[int, str]) -> Style:
     """Tell by the marks of white space how a vocabulary is written; without any the styles read alike."""
     marks = Counter(mark for string in strings.values() for mark in (_SPACE, _BLANK, _MORE) if string.startswith(mark))
+    # Only vocabularies that write a space as a bar spell out bytes.
+    marks[_BLANK] += sum(_BYTE.fullmatch(string) is not None for string in strings.values())
     if marks[_BLANK] > marks[_SPACE]:
         return "metaspace"
-    return "wordpiece" if marks[_MORE] and not marks[_SPACE] and not marks[_BLANK] else "byte-level"
+    return "wordpiece" if marks[_MORE] > marks[_SPACE] else "byte-level"
 
 
 def _spelled(string: str, style: Style) -> bytes:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -102,12 +103,17 @@ HEADER = SnapshotHeader(
 )
 
 
-def saved(path: Path, *entries: SnapshotEntry, header: SnapshotHeader = HEADER) -> SnapshotFile:
+def saved(
+    path: Path,
+    *entries: SnapshotEntry,
+    header: SnapshotHeader = HEADER,
+    pieces: Mapping[int, str] = MappingProxyType({}),
+) -> SnapshotFile:
     """Write a snapshot of these entries."""
     with SnapshotWriter(path, header) as writer:
         for entry in entries:
             writer.entry(entry)
-        return writer.finish(None, {})
+        return writer.finish(None, pieces)
 
 
 def corpus_of(*conversations: Conversation) -> Corpus:
