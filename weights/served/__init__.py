@@ -1,0 +1,1 @@
+"""What running engines hold: read in the engine, compared outside of it."""

@@ -1,0 +1,107 @@
+"""How vLLM's layers hold checkpoint tensors: which rows and columns of which tensor lie where.
+
+From vLLM 0.32.0, ``model_executor/layers/linear.py`` and ``vocab_parallel_embedding.py`` (the weight loaders
+of the classes below). Layers are recognised by their exact class: a subclass may load differently. A
+quantized layer is not taken apart: its tensors may have been packed anew after loading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import torch
+
+_UNQUANTIZED = frozenset({"UnquantizedLinearMethod", "UnquantizedEmbeddingMethod"})
+_UNCHANGED = frozenset({"RMSNorm", "GemmaRMSNorm", "LayerNorm"})  # hold a tensor whole, as it is stored
+_LINEAR = frozenset(
+    {"QKVParallelLinear", "MergedColumnParallelLinear", "ColumnParallelLinear", "RowParallelLinear", "ReplicatedLinear"}
+)
+_VOCABULARY = frozenset({"VocabParallelEmbedding", "ParallelLMHead"})
+
+
+class Piece(NamedTuple):
+    """A stretch of a checkpoint tensor inside a served tensor.
+
+    Attributes:
+        name: the checkpoint tensor.
+        tensor: the view of the served tensor that holds it.
+        stretch: (dimension, begin, end, size in the checkpoint), ``None`` for all of it.
+        certain: whether the layer is known to hold the stored bytes unchanged.
+    """
+
+    name: str
+    tensor: torch.Tensor
+    stretch: tuple[int, int, int, int] | None
+    certain: bool
+
+
+def pieces_of(
+    name: str, tensor: torch.Tensor, layer: torch.nn.Module, packed: Mapping[str, Sequence[str]]
+) -> list[Piece]:
+    """Return what of the checkpoint a served tensor holds, nothing where that is not known exactly.
+
+    Args:
+        name: the tensor's name in the engine; LoRA's wrapping (``base_layer``) is looked through.
+        tensor: the tensor.
+        layer: the module it is a parameter or buffer of.
+        packed: the model's ``packed_modules_mapping``: fused layer → the layers in it.
+    """
+    name = name.replace(".base_layer.", ".")
+    prefix, _, own = name.rpartition(".")
+    kind = type(layer).__name__ if type(layer).__module__.startswith(("vllm.", "torch.nn.")) else ""
+    if kind in _LINEAR | _VOCABULARY:
+        if type(getattr(layer, "quant_method", None)).__name__ not in _UNQUANTIZED or own not in ("weight", "bias"):
+            return []
+        if kind in _VOCABULARY:
+            return _vocabulary(name, tensor, layer)
+        return _linear(kind, prefix, own, tensor, layer, packed)
+    return [Piece(name, tensor, None, certain=kind in _UNCHANGED)]
+
+
+def _linear(
+    kind: str, prefix: str, own: str, tensor: torch.Tensor, layer: Any, packed: Mapping[str, Sequence[str]]
+) -> list[Piece]:
+    name, rank, size = f"{prefix}.{own}", layer.tp_rank, layer.tp_size
+    if kind == "ReplicatedLinear" or (kind == "RowParallelLinear" and own == "bias"):
+        return [Piece(name, tensor, None, certain=True)]
+    if kind == "RowParallelLinear":
+        return [_cut(name, tensor, 1, rank, size)]
+    if kind == "ColumnParallelLinear":
+        return [_cut(name, tensor, 0, rank, size)]
+    above, _, fused = prefix.rpartition(".")
+    names = [f"{above}.{each}.{own}" if above else f"{each}.{own}" for each in packed.get(fused, ())]
+    if len(names) == 1 and size == 1:  # the checkpoint holds the layer fused, too
+        return [Piece(names[0], tensor, None, certain=True)]
+    if kind == "QKVParallelLinear":
+        rows = [layer.num_heads * layer.head_size, layer.num_kv_heads * layer.head_size]
+        rows.append(layer.num_kv_heads * layer.v_head_size)
+        copies = [1, layer.num_kv_head_replicas, layer.num_kv_head_replicas]
+    else:
+        rows = [whole // size for whole in layer.output_sizes]
+        copies = [1] * len(rows)
+    if len(names) != len(rows) or sum(rows) != tensor.shape[0]:
+        return []
+    pieces, at = [], 0
+    for each, count, copied in zip(names, rows, copies, strict=True):
+        pieces.append(_cut(each, tensor.narrow(0, at, count), 0, rank // copied, size // copied))
+        at += count
+    return pieces
+
+
+def _cut(name: str, tensor: torch.Tensor, dimension: int, rank: int, size: int) -> Piece:
+    """Return the piece that is the ``rank``-th of ``size`` equal stretches of a checkpoint tensor."""
+    count = tensor.shape[dimension]
+    stretch = None if size == 1 else (dimension, rank * count, (rank + 1) * count, size * count)
+    return Piece(name, tensor, stretch, certain=True)
+
+
+def _vocabulary(name: str, tensor: torch.Tensor, layer: Any) -> list[Piece]:
+    """Return the rows of the stored vocabulary; the padding behind them is the engine's."""
+    indices = layer.shard_indices
+    if indices.num_added_elements:
+        return []
+    begin, end, whole = indices.org_vocab_start_index, indices.org_vocab_end_index, layer.org_vocab_size
+    rows = tensor.narrow(0, 0, end - begin)
+    return [Piece(name, rows, None if end - begin == whole else (0, begin, end, whole), certain=True)]
