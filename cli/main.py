@@ -14,8 +14,10 @@ from kvgate.cli import guard
 from kvgate.cli.commands.capture import capture
 from kvgate.cli.commands.check import check
 from kvgate.cli.commands.connectors import list_connectors, show_connector
-from kvgate.cli.commands.corpus import list_corpora, show_corpus, snapshot_corpus
+from kvgate.cli.commands.corpus import list_corpora, show_corpus
 from kvgate.cli.commands.corpus_compare import compare_snapshots
+from kvgate.cli.commands.corpus_snapshot import print_script, snapshot_corpus
+from kvgate.cli.commands.corpus_verify import verify_snapshot
 from kvgate.cli.commands.explain import explain
 from kvgate.cli.commands.fingerprint import fingerprint
 from kvgate.cli.commands.namespace import namespace
@@ -42,7 +44,14 @@ _GROUPS: Mapping[str, tuple[str, Mapping[str, Callable[..., Any]]]] = {
     ),
     "corpus": (
         "Conversations, and what renderers make of them.",
-        {"list": list_corpora, "show": show_corpus, "snapshot": snapshot_corpus, "compare": compare_snapshots},
+        {
+            "list": list_corpora,
+            "show": show_corpus,
+            "snapshot": snapshot_corpus,
+            "script": print_script,
+            "compare": compare_snapshots,
+            "verify": verify_snapshot,
+        },
     ),
     "record": ("Decision records.", {"show": show_record, "verify": verify_record}),
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -119,67 +118,4 @@ def show_corpus(
         shown_tags = f" [{visible(', '.join(marks))}]" if marks else ""
         page.parts([(visible(name), "bold"), (f"{shown_tags} {visible(why)}".rstrip(), "")], indent=2, hang=4)
     console.emit(page.text())
-    return 0
-
-
-def snapshot_corpus(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A model folder with its tokenizer files.")],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where the snapshot goes (.jsonl).")],
-    corpus: Annotated[str, typer.Option(metavar="SOURCE", help="diagnostic, or a JSONL file.")] = "diagnostic",
-    chat_template: Annotated[
-        str | None, typer.Option(metavar="FILE", help="A chat template that replaces the folder's.")
-    ] = None,
-    option: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="A rendering option, as in tokenizer.options. Repeatable."),
-    ] = None,
-    redact: Annotated[
-        bool, typer.Option("--redact", help="Leave prompt text out; the token ids stay, and can be read.")
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing.")] = False,
-    no_color: NoColor = False,
-    debug: Debug = False,  # noqa: ARG001 - read by the guard
-) -> int:
-    """Render a corpus with this environment's libraries, and save text and token ids.
-
-    Run it inside the image that serves. Prints the lines for tokenizer.snapshot in the manifest.
-
-    Example:
-      kvgate corpus snapshot /models/llama -o tokens.jsonl
-    """
-    import json
-
-    from kvgate.cli import console
-    from kvgate.cli.output import refuse_overwriting
-    from kvgate.cli.progress import shown
-    from kvgate.cli.settings import parse_settings
-    from kvgate.corpora.corpus import load_corpus
-    from kvgate.corpora.examine import take_snapshot
-
-    prefix = "tokenizer.options."
-    options = {
-        name.removeprefix(prefix): value
-        for name, value in parse_settings(f"{prefix}{text}" for text in option or ()).items()
-    }
-    refuse_overwriting([output], (Path(name) for name in (corpus, chat_template) if name is not None))
-    with shown(quiet=quiet, no_color=no_color) as progress:
-        snapshot = take_snapshot(
-            folder,
-            load_corpus(corpus, progress),
-            output,
-            template=chat_template,
-            options=options,
-            redact=redact,
-            progress=progress,
-        )
-    if not quiet:
-        sidecar = {
-            "file": output.name,
-            "sha256": snapshot.sha256,
-            "corpus": snapshot.header.corpus,
-            "renderer": dict(snapshot.header.renderer),
-        }
-        console.emit(f"snapshot: {json.dumps(sidecar)}\n")
-        for name in snapshot.header.unapplied:
-            console.say(f"note: this renderer does not know the option {name}, which was not applied")
     return 0

@@ -481,7 +481,6 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--redact", action="store_true", help="leave prompt text out; token ids stay")
     given = parser.parse_args(arguments)
-    os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", TOKENIZERS_PARALLELISM="false")
     try:
         options, unapplied = parse_options(given.option)
         if not given.folder.is_dir():
@@ -536,4 +535,5 @@ def _words(error: BaseException) -> str:
 
 
 if __name__ == "__main__":
+    os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", TOKENIZERS_PARALLELISM="false")
     sys.exit(main())

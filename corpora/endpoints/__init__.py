@@ -1,0 +1,1 @@
+"""Asking a running server which token ids it makes of conversations."""
