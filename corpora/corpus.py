@@ -92,6 +92,7 @@ class Conversation:
         template_kwargs: further template variables (``enable_thinking`` ...).
         add_generation_prompt: ``None``: as the renderer's options say.
         continue_final_message: whether the last message is left open.
+        generated: token ids that answers were generated as, by the index of their message; they are not rendered.
 
     """
 
@@ -105,9 +106,10 @@ class Conversation:
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
+    generated: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
     def input(self) -> dict[str, Any]:
-        """Return what is rendered, as JSON: everything but id, tags and reason."""
+        """Return what is rendered, as JSON: everything but id, tags, reason and generated ids."""
         return {
             "messages": None if self.messages is None else list(self.messages),
             "prompt": self.prompt,
@@ -119,13 +121,17 @@ class Conversation:
         }
 
     @cached_property
-    def input_digest(self) -> str:
-        """Sixteen hex digits that are equal where the same thing is rendered.
+    def input_text(self) -> str:
+        """What is rendered, as JSON text: ASCII, on one line.
 
         The order of keys stays in: templates print tool definitions in the order they came in.
         """
-        text = json.dumps(self.input(), separators=(",", ":"))
-        return hashlib.sha256(text.encode("ascii")).hexdigest()[:16]
+        return json.dumps(self.input(), separators=(",", ":"))
+
+    @cached_property
+    def input_digest(self) -> str:
+        """Sixteen hex digits that are equal where the same thing is rendered."""
+        return hashlib.sha256(self.input_text.encode("ascii")).hexdigest()[:16]
 
 
 @dataclass(frozen=True)

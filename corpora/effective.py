@@ -47,13 +47,22 @@ def written_out(tokenizer: Any) -> Parts | str:
         # Which of them is written out is left to chance, as is the one that a merge names.
         return f"{named - len(model['vocab'])} entries of its vocabulary share their id with another"
     control = getattr(tokenizer, "chat_control_tokens", None)
-    overrides = any(getattr(cls, name, None) is not getattr(TokenizersBackend, name, None) for name in _ENCODING)
     parts["wrapper"] = {
         "split_special_tokens": bool(tokenizer.backend_tokenizer.encode_special_tokens),
         "chat_control_tokens": None if control is None else sorted(map(str, control)),
-        "class": cls.__name__ if overrides else None,
+        "class": None if leaves_encoding_to_its_backend(tokenizer) else cls.__name__,
     }
     return parts
+
+
+def leaves_encoding_to_its_backend(tokenizer: Any) -> bool:
+    """Whether the tokenizer's class changes nothing of what its backend makes of text."""
+    from transformers import TokenizersBackend
+
+    cls = type(tokenizer)
+    return isinstance(tokenizer, TokenizersBackend) and all(
+        getattr(cls, name, None) is getattr(TokenizersBackend, name, None) for name in _ENCODING
+    )
 
 
 def canonical(parts: Mapping[str, Any], *, but: str | None = None) -> Parts:

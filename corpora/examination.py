@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvgate.corpora.backend import Folder, build, describe, needs_code, versions
+from kvgate.corpora.effective import leaves_encoding_to_its_backend
 from kvgate.corpora.limits import Limits
+from kvgate.corpora.pipeline import Pipeline
+from kvgate.corpora.recorded import recording
 from kvgate.corpora.rendering import CLOCKS, Renderer
+from kvgate.corpora.sweeps.encoder import Encoder
 from kvgate.corpora.template import Templates, describe_templates, resolve_templates
 
 if TYPE_CHECKING:
@@ -24,8 +28,8 @@ def examine_here(
     """Describe a tokenizer and render conversations; the facts go out first, then each rendering as an item of its own.
 
     Args:
-        arguments: ``folder``, ``template`` (override), ``conversations`` (their inputs by id; ``None``: none
-            is rendered) and ``options``.
+        arguments: ``folder``, ``template`` (override), ``render`` (whether conversations are fed), ``options`` and
+            ``redact``.
         limits: the bounds, for those that are checked here.
         channel: where steps and renderings go.
         allowance: the memory limit, which shrinks before templates are touched.
@@ -65,8 +69,7 @@ def examine_here(
     if templates is not None:
         channel.step("parse", "parsing the chat template", next(iter(templates.where.values())))
         template = describe_templates(templates)
-    conversations = arguments["conversations"]
-    rendering = built and conversations is not None
+    rendering = built and arguments["render"]
     clocks = CLOCKS if template is not None and template.reads_clock else CLOCKS[:1]
     facts |= {
         "files": folder.files,
@@ -76,16 +79,37 @@ def examine_here(
     channel.item({"facts": facts, "clocks": clocks if rendering else []})
     if not rendering:
         return {}
-    override = None if arguments["template"] is None or template is None else template.texts["default"]
     where = str(path) if templates is None else next(iter(templates.where.values()))
-    renderer = Renderer(tokenizer, override, arguments["options"], where, limits.text_bytes)
-    used: set[int] = set()
-    for name, conversation in conversations.items():
-        channel.step("render", f"rendering the chat template on conversation {name!r}", where)
-        renders = [renderer.render(conversation, clock) for clock in clocks]
-        used.update(*(render.get("ids", ()) for render in renders))
-        channel.item({"id": name, "renders": renders})
-    return {"coverage": None, "pieces": _pieces(tokenizer, used)}
+    direct = leaves_encoding_to_its_backend(tokenizer)
+    pipeline = Pipeline(
+        Renderer(
+            tokenizer,
+            None if arguments["template"] is None or template is None else template.texts["default"],
+            arguments["options"],
+            where,
+            limits.text_bytes,
+            random=template is not None and template.reads_chance,
+        ),
+        Encoder(tokenizer, direct=direct),
+        clocks,
+        direct=direct,
+        redact=arguments["redact"],
+        position=channel.position,
+    )
+    channel.step("render", "rendering the chat template", where)
+    with recording({} if template is None else template.texts) as recorder:
+        pipeline.run(_allowed(channel, allowance), channel.lines)
+    coverage = None if recorder is None else recorder.coverage().as_data()
+    pieces = {} if arguments["redact"] else _pieces(tokenizer, pipeline.used)
+    return {"coverage": coverage, "pieces": pieces}
+
+
+def _allowed(channel: Channel, allowance: Allowance) -> Iterator[list[dict[str, Any]]]:
+    conversations = 0
+    for batch in channel.feed():
+        conversations += len(batch)
+        allowance.extend(conversations)
+        yield batch
 
 
 def _pieces(tokenizer: Any, used: set[int]) -> dict[int, str]:

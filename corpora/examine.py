@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvgate.corpora.bounded import run_bounded
+from kvgate.corpora.feeding import batches
 from kvgate.corpora.limits import Limits
 from kvgate.corpora.options import render_options
-from kvgate.corpora.snapshot import SnapshotFile, SnapshotHeader, SnapshotWriter, entry_of, redacted
+from kvgate.corpora.snapshot import SnapshotFile, SnapshotHeader, SnapshotWriter
 from kvgate.corpora.tokenizer import TokenizerFacts, facts_of
 from kvgate.rules.errors import InputError
 from kvgate.rules.progress import Progress, silent
@@ -82,7 +82,7 @@ def examine(
         options: rendering options, see :func:`kvgate.corpora.options.render_options`.
         snapshot_to: the file that the snapshot becomes; needed with a corpus.
         redact: leave prompt text out of the snapshot. Token ids stay, which whoever has the tokenizer can read.
-        progress: called once for each conversation.
+        progress: told how many conversations are rendered.
         limits: the bounds of the child; the defaults leave real models a wide margin.
 
     Returns:
@@ -100,45 +100,47 @@ def examine(
     if not path.is_dir():
         raise InputError("not a folder", where=str(folder), hint="a model folder with its tokenizer files")
     applied, unapplied = render_options(options or {})
-    conversations = list(corpus.conversations()) if corpus is not None else []
-    digests = {conversation.id: conversation.input_digest for conversation in conversations}
     with contextlib.ExitStack() as stack:
         facts: TokenizerFacts | None = None
         writer: SnapshotWriter | None = None
         done = 0
 
         def take(item: dict[str, Any]) -> None:
-            nonlocal facts, writer, done
-            if "facts" in item:
-                facts = facts_of(item["facts"])
-                if corpus is not None and snapshot_to is not None and item["clocks"]:
-                    header = _header(corpus, facts, applied, unapplied, item["clocks"], redact=redact)
-                    writer = stack.enter_context(SnapshotWriter(snapshot_to, header))
-                return
+            nonlocal facts, writer
+            facts = facts_of(item["facts"])
+            if corpus is not None and snapshot_to is not None and item["clocks"]:
+                header = _header(corpus, facts, applied, unapplied, item["clocks"], redact=redact)
+                writer = stack.enter_context(SnapshotWriter(snapshot_to, header))
+
+        def write(data: bytes, count: int) -> None:
+            nonlocal done
             assert writer is not None  # noqa: S101 - the child sends the facts first
-            entry = entry_of(item | {"input": digests[item["id"]]}, str(folder), len(item["renders"]))
-            if redact:
-                entry = dataclasses.replace(entry, renders=tuple(redacted(render) for render in entry.renders))
-            writer.entry(entry)
-            done += 1
-            progress("rendering conversations", done, len(conversations), "conversations")
+            assert corpus is not None  # noqa: S101 - else it has nothing to render
+            writer.lines(data, count)
+            if count:
+                done += count
+                progress("rendering conversations", done, corpus.count, "conversations")
 
         answer = run_bounded(
             "examine",
             {
                 "folder": str(path),
                 "template": None if template is None else _from_anywhere(template),
-                "conversations": None if corpus is None else {one.id: one.input() for one in conversations},
+                "render": corpus is not None,
                 "options": applied,
+                "redact": redact,
             },
             limits=limits,
-            conversations=len(conversations),
             on_item=take,
+            feed=() if corpus is None else batches(corpus.conversations()),
+            on_lines=write,
         )
         assert facts is not None  # noqa: S101 - the child sends them before it answers
-        if writer is None:
+        if writer is None or corpus is None:
             return facts, None
-        pieces = {} if redact else {int(number): piece for number, piece in answer["pieces"].items()}
+        if done != corpus.count:
+            raise RuntimeError(f"the renderer's process gave {done} of {corpus.count} conversations back")
+        pieces = {int(number): piece for number, piece in answer["pieces"].items()}
         return facts, writer.finish(answer["coverage"], pieces)
 
 

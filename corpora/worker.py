@@ -9,17 +9,31 @@ import resource
 import sys
 import threading
 import traceback
+from collections.abc import Iterator
 from typing import IO, Any
 
 from kvgate.corpora.limits import Limits
+from kvgate.corpora.position import Position
 from kvgate.rules.errors import InputError
 
 
 class Channel:
     """The child's end of the pipe to the process that started it."""
 
-    def __init__(self, pipe: IO[bytes]) -> None:
-        self._pipe = pipe
+    def __init__(self, requests: IO[bytes], answers: IO[bytes], position: Position) -> None:
+        self._requests = requests
+        self._answers = answers
+        self.position = position
+
+    def request(self) -> dict[str, Any] | None:
+        """Return what is to be done; ``None``: the other process is gone."""
+        line = self._requests.readline()
+        return json.loads(line) if line else None
+
+    def feed(self) -> Iterator[list[dict[str, Any]]]:
+        """Yield what is to be worked on, a batch at a time, until there is no more."""
+        while line := self._requests.readline():
+            yield json.loads(line)
 
     def step(self, name: str, what: str, where: str | None) -> None:
         """Say what begins now: the limit called ``name`` runs from here, and ``what`` begins its message."""
@@ -28,6 +42,11 @@ class Channel:
     def item(self, value: Any) -> None:
         """Hand over an intermediate result."""
         self._send({"item": value})
+
+    def lines(self, data: bytes, count: int) -> None:
+        """Hand over finished lines, which the other process copies without reading them."""
+        self._answers.write(json.dumps({"lines": count, "bytes": len(data)}).encode("ascii") + b"\n" + data)
+        self._answers.flush()
 
     def answer(self, value: Any) -> None:
         """Hand over the result: the job is done."""
@@ -46,8 +65,8 @@ class Channel:
         self._send({"failed": trace})
 
     def _send(self, message: dict[str, Any]) -> None:
-        self._pipe.write(json.dumps(message).encode("ascii") + b"\n")
-        self._pipe.flush()
+        self._answers.write(json.dumps(message).encode("ascii") + b"\n")
+        self._answers.flush()
 
 
 class Allowance:
@@ -63,6 +82,10 @@ class Allowance:
         _limit(resource.RLIMIT_CPU, limits.processor_seconds)
         _limit(resource.RLIMIT_CORE, 0)
         _limit(resource.RLIMIT_FSIZE, 0)  # this process writes no file
+
+    def extend(self, conversations: int) -> None:
+        """Allow the processor time that so many conversations may take in all."""
+        _limit(resource.RLIMIT_CPU, self._limits.processor_seconds + conversations // 2)
 
     def shrink(self) -> None:
         """Allow ``template_bytes`` beyond what is in use now: a template comes next."""
@@ -81,8 +104,8 @@ def _limit(which: int, value: int) -> None:
         resource.setrlimit(which, (value, hard))
 
 
-def _die_with_parent(pipe: IO[bytes]) -> None:
-    pipe.read(1)
+def _die_with_parent(lifeline: int) -> None:
+    os.read(lifeline, 1)  # nothing is ever written to it: it ends when the other process does
     os._exit(1)
 
 
@@ -107,18 +130,21 @@ def _run(request: dict[str, Any], channel: Channel) -> None:
 
 
 def main() -> None:
-    """Read one request from standard input, do it, and write messages to what was standard output."""
+    """Do what is asked for on standard input, and write messages to what was standard output.
+
+    Two descriptors come as arguments: one that closes when the other process is gone, and the file of
+    :mod:`kvgate.corpora.position`.
+    """
+    lifeline, position = (int(number) for number in sys.argv[1:])
+    threading.Thread(target=_die_with_parent, args=(lifeline,), daemon=True).start()
     # Libraries print; only this channel may write to the pipe.
-    channel = Channel(os.fdopen(os.dup(1), "wb"))
+    channel = Channel(os.fdopen(0, "rb"), os.fdopen(os.dup(1), "wb"), Position(position))
     os.dup2(2, 1)
-    pipe = os.fdopen(0, "rb")
-    line = pipe.readline()
-    if not line:
-        return
-    threading.Thread(target=_die_with_parent, args=(pipe,), daemon=True).start()
-    _run(json.loads(line), channel)
+    request = channel.request()
+    if request is not None:
+        _run(request, channel)
     sys.stderr.flush()
-    os._exit(0)  # the watching thread holds the pipe; there is nothing to clean up
+    os._exit(0)  # the watching thread waits for ever; there is nothing to clean up
 
 
 if __name__ == "__main__":

@@ -1,0 +1,46 @@
+"""Conversations on their way to the bounded child, some hundred at a time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+
+from kvgate.corpora.bounded import Batch
+from kvgate.corpora.corpus import Conversation
+
+MULTI_TURN = "multi-turn"
+"""The tag of conversations of which it is measured whether each turn begins like the one before it."""
+
+_MOST = 256
+_BYTES = 1 << 20
+
+
+def batches(conversations: Iterable[Conversation]) -> Iterator[Batch]:
+    """Yield conversations as :class:`kvgate.corpora.pipeline.Pipeline` takes them."""
+    names: list[str] = []
+    items: list[str] = []
+    size = 0
+    for conversation in conversations:
+        item = _item(conversation)
+        if items and (len(items) == _MOST or size + len(item) > _BYTES):
+            yield _batch(names, items)
+            names, items, size = [], [], 0
+        names.append(conversation.id)
+        items.append(item)
+        size += len(item)
+    if items:
+        yield _batch(names, items)
+
+
+def _batch(names: list[str], items: list[str]) -> Batch:
+    return Batch(tuple(names), f"[{','.join(items)}]\n".encode("ascii"))
+
+
+def _item(conversation: Conversation) -> str:
+    about = {
+        "id": conversation.id,
+        "input": conversation.input_digest,
+        "turns": MULTI_TURN in conversation.tags,
+        "generated": conversation.generated,
+    }
+    return f'{json.dumps(about)[:-1]}, "conversation": {conversation.input_text}}}'
