@@ -143,10 +143,12 @@ def _stripped(
 
 
 def _aligned(old: tuple[Item, ...], new: tuple[Item, ...]) -> list[tuple[str, int, int, int, int]]:
+    heads = [_head(item) for item in old], [_head(item) for item in new]
+    if heads[0] == heads[1]:
+        return [("equal", 0, len(old), 0, len(new))]
     if len(old) * len(new) > _MAX_ALIGNED:
         return [("replace", 0, len(old), 0, len(new))]
-    matcher = SequenceMatcher(None, [_head(item) for item in old], [_head(item) for item in new], autojunk=False)
-    return list(matcher.get_opcodes())
+    return list(SequenceMatcher(None, *heads, autojunk=False).get_opcodes())
 
 
 def _head(item: Item) -> Hashable:

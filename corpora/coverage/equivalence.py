@@ -14,8 +14,9 @@ from typing import Any
 from kvgate.corpora.coverage.items import Choice, Item, Refusal, Step, Text, Value
 from kvgate.corpora.coverage.tree import Node, walk
 
-# About three seconds.
-_MAX_VISITS = 2_000_000
+# Steps for one proof, and for all about one pair of templates: about a third of a second, and three.
+_MAX_STEPS = 200_000
+_MAX_ALL_STEPS = 2_000_000
 
 # Without an effect, and the same each time: what else is called may count, remember or draw.
 METHODS = frozenset({
@@ -44,7 +45,14 @@ class Effort:
     """How much work the proofs about one pair of templates may still take; without any, nothing is proved."""
 
     def __init__(self) -> None:
-        self._left = _MAX_VISITS
+        self._all = _MAX_ALL_STEPS
+        self._left = 0
+
+    def begin(self) -> None:
+        """Begin a proof: it gets its share of what is left."""
+        self._all += max(0, self._left)
+        self._left = min(_MAX_STEPS, self._all)
+        self._all -= self._left
 
     def spend(self) -> None:
         """Spend one step.
@@ -66,6 +74,7 @@ def equivalent(old: tuple[Item, ...], new: tuple[Item, ...], effort: Effort) -> 
     """Whether both print the same for every conversation, each run from the same state; ``False``: not shown."""
     if not _is_plain(old) or not _is_plain(new):
         return False
+    effort.begin()
     try:
         return _Proof(old, new, effort).holds()
     except (TooLongError, RecursionError):

@@ -100,15 +100,16 @@ def _expression(node: Node) -> str:
     if kind in ("And", "Or"):
         return f" {_BINARY[kind]} ".join(_term(node.one(each), kind) for each in (0, 1))
     if kind in _BINARY:
-        return f"{_operand(node.one(0))} {_BINARY[kind]} {_operand(node.one(1))}"
+        left = _expression(node.one(0)) if node.one(0).kind == kind else _operand(node.one(0))
+        return f"{left} {_BINARY[kind]} {_operand(node.one(1))}"
     if kind == "Not" and node.one(0).kind == "Test":
         return _test(node.one(0), "is not")
     if kind in _UNARY:
         return _UNARY[kind] + _operand(node.one(0))
     if kind == "CondExpr":
         otherwise = node.maybe(2)
-        tail = "" if otherwise is None else f" else {_operand(otherwise)}"
-        return f"{_operand(node.one(1))} if {_expression(node.one(0))}{tail}"
+        tail = "" if otherwise is None else f" else {_term(otherwise, 'Or')}"
+        return f"{_term(node.one(1), 'Or')} if {_expression(node.one(0))}{tail}"
     if kind == "Getattr":
         return f"{_operand(node.one(0))}.{node.word(1)}"
     if kind == "Getitem":

@@ -1,0 +1,42 @@
+"""What engines read off a chat template's syntax before they render anything.
+
+vLLM and SGLang decide by the template's syntax tree whether message content is handed over as text or as a list of
+parts: they follow assignments and loops from ``messages`` to a loop over one message's content. So two templates that
+print the same for equal input may still be given other input. Sources: vllm-project/vllm,
+vllm/renderers/hf.py (``_detect_content_format`` and the functions it calls), 0.32.0; sgl-project/sglang adapts it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable
+
+from kvgate.corpora.coverage.covered import Coverage
+from kvgate.corpora.coverage.tree import Node, walk
+
+# By kind: the parts that such a detection reads. Bodies count by what is in them.
+_READ = {
+    "For": (0, 1),
+    "Assign": (0, 1),
+    "AssignBlock": (0,),
+    "Macro": (0, 1),
+    "Call": (0, 1, 2, 3, 4),
+    "Import": (0, 1),
+}
+
+
+def same_detection(old: Coverage, new: Coverage) -> bool:
+    """Whether everything that such a detection can read is the same in the templates of both sides.
+
+    Stricter than any detection is: loops, assignments, macros and calls must be the same ones, as often.
+    """
+    return old.templates.keys() == new.templates.keys() and all(
+        before is not None and after is not None and _read(before.tree) == _read(after.tree)
+        for before, after in ((old.templates[name], new.templates[name]) for name in old.templates)
+    )
+
+
+def _read(tree: Node) -> Counter[Hashable]:
+    return Counter(
+        (node.kind, tuple(node.parts[place] for place in _READ[node.kind])) for node in walk(tree) if node.kind in _READ
+    )
