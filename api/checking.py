@@ -18,6 +18,7 @@ from kvgate.rules.evidence import Evidence
 from kvgate.rules.manifest import Manifest
 from kvgate.rules.progress import Progress, silent
 from kvgate.rules.record import Sources, record_bytes, record_of
+from kvgate.token_evidence import SWEEPS, Rendering, Sweep
 
 if TYPE_CHECKING:
     from kvgate.corpora.corpus import Corpus
@@ -57,6 +58,7 @@ def check(
     *,
     evidence: Iterable[str | Path | Evidence] = (),
     corpora: Iterable[str | Path] = (),
+    sweep: Sweep = "auto",
     rules: str | Path = "default",
     strategy: Strategy = "rolling",
     declare_clear: bool = False,
@@ -74,6 +76,8 @@ def check(
         new: the deployment to be rolled out.
         evidence: evidence, or files and folders that hold it.
         corpora: further corpora (JSONL, OpenAI chat format) to render on both sides.
+        sweep: whether strings made from both tokenizers are encoded with both: ``auto``: where they differ and no
+            conversation shows it; ``always``, ``never``.
         rules: a shipped rule pack, or the path of one.
         strategy: ``recreate`` if old workers are drained before new ones start.
         declare_clear: the old deployments' entries are deleted as part of this change.
@@ -93,6 +97,8 @@ def check(
         raise UsageError(f"there is no verdict {unknown[0]!r}", hint=f"verdicts: {', '.join(VERDICTS)}")
     if strategy not in ("rolling", "recreate"):
         raise UsageError(f"there is no strategy {strategy!r}", hint="rolling or recreate")
+    if sweep not in SWEEPS:
+        raise UsageError(f"there is no way to sweep called {sweep!r}", hint=", ".join(SWEEPS))
     olds = tuple(load_manifest(one) for one in _listed(old))
     newest = load_manifest(new)
     pack, pack_source = load_pack(rules)
@@ -104,7 +110,7 @@ def check(
     read = load_evidence(item for item in given if not isinstance(item, Evidence))
     corpus_paths = [str(path) for path in corpora]
     loaded = _corpora(corpus_paths, progress)
-    gathered = gather(olds, newest, loaded, progress)
+    gathered = gather(olds, newest, Rendering(loaded, sweep, progress))
     case = Case(
         old=olds,
         new=newest,
@@ -120,6 +126,7 @@ def check(
         evidence=[(path, content) for _, path, content in read],
         rules=pack_source,
         waivers=waivers_source,
+        sweep=sweep,
         corpora=[(path, corpus.digest) for path, corpus in zip(corpus_paths, loaded, strict=True)],
     )
     from kvgate import __version__

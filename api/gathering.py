@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from kvgate.inputs import sidecar_path
 from kvgate.rules.evidence import Evidence
 from kvgate.rules.manifest import Manifest
-from kvgate.rules.progress import Progress
-from kvgate.token_evidence import token_evidence
+from kvgate.token_evidence import Rendering, token_evidence
 from kvgate.weight_evidence import weight_evidence
 
-if TYPE_CHECKING:
-    from kvgate.corpora.corpus import Corpus
 
-
-def gather(old: Sequence[Manifest], new: Manifest, corpora: Sequence[Corpus], progress: Progress) -> list[Evidence]:
+def gather(old: Sequence[Manifest], new: Manifest, rendering: Rendering) -> list[Evidence]:
     """Compare what lies beside the manifests, or where their tokenizers can be loaded from.
 
     Args:
         old: the old deployments.
         new: the new one.
-        corpora: further corpora to render on both sides.
-        progress: told what is being compared.
+        rendering: what there is to render on both sides beside what lies there.
 
     Returns:
         ``weights-identity`` and ``token-identity`` evidence for each old deployment, where there was
@@ -37,7 +31,7 @@ def gather(old: Sequence[Manifest], new: Manifest, corpora: Sequence[Corpus], pr
     snapshots = {manifest.source: sidecar_path(manifest, "tokenizer.snapshot") for manifest in (*old, new)}
     evidence: list[Evidence] = []
     for number, one in enumerate(old):
-        progress("comparing deployments", number, len(old), "deployments")
+        rendering.progress("comparing deployments", number, len(old), "deployments")
         evidence += weight_evidence(one, new, maps[one.source], maps[new.source])
-        evidence += token_evidence(one, new, snapshots[one.source], snapshots[new.source], corpora, progress)
+        evidence += token_evidence(one, new, snapshots[one.source], snapshots[new.source], rendering)
     return evidence

@@ -4,28 +4,43 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from kvgate.evidence import about
+from kvgate.rules.change import Change
+from kvgate.rules.discharge import TOKEN_DIMENSIONS
 from kvgate.rules.errors import InputError
 from kvgate.rules.evidence import Coverage, Evidence
 from kvgate.rules.manifest import Manifest
 from kvgate.rules.progress import Progress
+from kvgate.token_proof import what_differs, why_not_proved
+from kvgate.token_sweep import Swept, sweep
 
 if TYPE_CHECKING:
     from kvgate.corpora.comparison import SnapshotComparison
     from kvgate.corpora.corpus import Corpus
     from kvgate.corpora.snapshot import SnapshotFile
 
-_TOKEN_PATHS = (
-    "tokenizer.effective",
-    "tokenizer.vocabulary",
-    "tokenizer.special_tokens",
-    "tokenizer.renderer",
-    "tokenizer.options",
-    "chat_template",
-)
+Sweep = Literal["auto", "always", "never"]
+SWEEPS: tuple[Sweep, ...] = get_args(Sweep)
+
+
+@dataclass(frozen=True)
+class Rendering:
+    """What there is to render and compare.
+
+    Attributes:
+        corpora: further corpora, beside what the snapshots hold.
+        sweep: whether strings made from both tokenizers are encoded: ``auto``: where they differ and no conversation
+            diverges.
+        progress: told how far the work is.
+    """
+
+    corpora: Sequence[Corpus]
+    sweep: Sweep
+    progress: Progress
 
 
 def token_evidence(
@@ -33,8 +48,7 @@ def token_evidence(
     new: Manifest,
     old_file: tuple[Path, str] | None,
     new_file: tuple[Path, str] | None,
-    corpora: Sequence[Corpus],
-    progress: Progress,
+    rendering: Rendering,
 ) -> list[Evidence]:
     """Compare what two renderers made of the same conversations.
 
@@ -43,44 +57,53 @@ def token_evidence(
         new: the new one.
         old_file: the old side's snapshot and the ``sha256:...`` it must have; ``None``: there is none.
         new_file: the new side's.
-        corpora: further corpora to render on both sides.
-        progress: told how far rendering is.
+        rendering: what else there is to render.
 
     Returns:
-        ``token-identity`` evidence; nothing where there is nothing to compare.
+        ``token-identity`` evidence.
 
     Raises:
-        InputError: a snapshot is exchanged, or contradicts its manifest or the other side's.
+        InputError: a snapshot is exchanged, or contradicts its manifest or the other side's; the manifests
+            contradict each other.
     """
-    differ = any(
-        not old.knows(path) or not new.knows(path) or old.value(path) != new.value(path) for path in _TOKEN_PATHS
-    )
+    differing = what_differs(old, new)
     exchanged = old_file is not None and new_file is not None and old_file[1] != new_file[1]
-    if not differ and not exchanged and not corpora:
-        return []
+    if not differing and not exchanged and not rendering.corpora:
+        return [_equal(old, new, {}, Coverage())]
     with tempfile.TemporaryDirectory(prefix="kvgate-") as scratch:
-        return [_compare(old, new, old_file, new_file, corpora, Path(scratch), progress, differ=differ)]
+        return [_compare(old, new, differing, (old_file, new_file), rendering, Path(scratch))]
+
+
+def _equal(old: Manifest, new: Manifest, figures: dict[str, Any], coverage: Coverage) -> Evidence:
+    examined = {**coverage.examined, **dict.fromkeys(TOKEN_DIMENSIONS, 1)}
+    return about(
+        "token-identity",
+        "proved",
+        old,
+        new,
+        "tokenizer, chat template, rendering options and renderer are equal in all that token ids depend on",
+        figures,
+        coverage.model_copy(update={"examined": examined}),
+    )
 
 
 def _compare(
     old: Manifest,
     new: Manifest,
-    old_file: tuple[Path, str] | None,
-    new_file: tuple[Path, str] | None,
-    corpora: Sequence[Corpus],
+    differing: Sequence[Change],
+    files: tuple[tuple[Path, str] | None, tuple[Path, str] | None],
+    rendering: Rendering,
     scratch: Path,
-    progress: Progress,
-    *,
-    differ: bool,
 ) -> Evidence:
-    comparisons, missing = [], {}
-    before = _saved(old, old_file, scratch / "old", progress)
-    after = _saved(new, new_file, scratch / "new", progress)
+    comparisons: list[SnapshotComparison] = []
+    missing: dict[str, str] = {}
+    before = _saved(old, files[0], scratch / "old", rendering.progress)
+    after = _saved(new, files[1], scratch / "new", rendering.progress)
     if isinstance(before, str) or isinstance(after, str):
         missing["diagnostic corpus"] = before if isinstance(before, str) else str(after)
     else:
-        comparisons.append(_compared(before, after, new, progress))
-        if not differ and comparisons[0].divergent and comparisons[0].same_renderer:
+        comparisons.append(_compared(before, after, new, rendering.progress))
+        if not differing and comparisons[0].divergent and comparisons[0].same_renderer:
             first = comparisons[0].divergences.first[0].id
             raise InputError(
                 f"tokenizer.snapshot: the tokens of {first} are not those beside {old.source}, "
@@ -88,15 +111,22 @@ def _compare(
                 where=new.where("tokenizer.snapshot"),
                 hint="one of the snapshots was exchanged or edited; capture again",
             )
-    for corpus in corpora:
-        rendered = [_rendered(side, corpus, scratch / name, progress) for side, name in ((old, "old"), (new, "new"))]
+    for number, corpus in enumerate(rendering.corpora):
+        rendered = [
+            _rendered(side, corpus, scratch / f"{name}-{number}", rendering.progress)
+            for side, name in ((old, "old"), (new, "new"))
+        ]
         failed = [item for item in rendered if isinstance(item, str)]
         if failed:
             missing[corpus.id] = failed[0]
         else:
             before, after = (item for item in rendered if not isinstance(item, str))
-            comparisons.append(_compared(before, after, new, progress))
-    return _token_evidence(old, new, comparisons, missing)
+            comparisons.append(_compared(before, after, new, rendering.progress))
+    diverges = any(one.divergent for one in comparisons)
+    swept = None
+    if rendering.sweep == "always" or (rendering.sweep == "auto" and not diverges):
+        swept = sweep(old, new, rendering.progress)
+    return _judged(old, new, differing, comparisons, swept, missing)
 
 
 def _compared(before: SnapshotFile, after: SnapshotFile, new: Manifest, progress: Progress) -> SnapshotComparison:
@@ -135,36 +165,63 @@ def _rendered(manifest: Manifest, corpus: Corpus, snapshot_to: Path, progress: P
     return snapshot
 
 
-def _token_evidence(
-    old: Manifest, new: Manifest, comparisons: Sequence[SnapshotComparison], missing: dict[str, str]
+def _judged(
+    old: Manifest,
+    new: Manifest,
+    differing: Sequence[Change],
+    comparisons: Sequence[SnapshotComparison],
+    swept: Swept | None,
+    missing: dict[str, str],
 ) -> Evidence:
+    figures = _figures(comparisons, swept)
+    coverage = _coverage(comparisons, swept, missing)
+    if refuted := _refuted(comparisons, swept):
+        return about("token-identity", "refuted", old, new, refuted, figures, coverage)
+    if not differing:
+        return _equal(old, new, figures, coverage)
+    if not comparisons and (swept is None or swept.missing is not None):
+        why = next(iter(missing.values()))
+        return about("token-identity", "not-run", old, new, why, figures, coverage)
+    doubt = next(iter(missing.values()), None) or why_not_proved(old, new, differing, comparisons)
+    if doubt is None:
+        proved = (
+            f"the chat template alone differs: equal ids in {comparisons[0].examined} renderings, and every changed "
+            "branch ran and is shown to print the same"
+        )
+        return about("token-identity", "proved", old, new, proved, figures, coverage)
+    return about("token-identity", "inconclusive", old, new, doubt, figures, coverage)
+
+
+def _refuted(comparisons: Sequence[SnapshotComparison], swept: Swept | None) -> str | None:
+    examined = sum(one.examined for one in comparisons)
+    if divergent := sum(one.divergent for one in comparisons):
+        first = next(one.divergences.first[0] for one in comparisons if one.divergent)
+        return f"{divergent} of {examined} conversations diverge; first: {first.id} at token {first.token}" + (
+            " (equal text, so the tokenizer parts them)" if first.same_text else ""
+        )
+    return None if swept is None else swept.found
+
+
+def _figures(comparisons: Sequence[SnapshotComparison], swept: Swept | None) -> dict[str, Any]:
     from kvgate.corpora.divergence.figures import evidence_figures
 
-    examined = sum(one.examined for one in comparisons)
-    divergent = sum(one.divergent for one in comparisons)
+    figures = evidence_figures(comparisons, redact=None)
+    return figures if swept is None or swept.figures is None else {**figures, "sweep": swept.figures}
+
+
+def _coverage(comparisons: Sequence[SnapshotComparison], swept: Swept | None, missing: dict[str, str]) -> Coverage:
+    examined = {"conversations": sum(one.examined for one in comparisons)}
+    missing = dict(missing)
     for one in comparisons:
         if one.unexamined.count:
             missing[f"{one.unexamined.count} conversations"] = "a side could not render them"
         if apart := one.only_old.count + one.only_new.count:
             missing[f"{apart} conversations of one side"] = "the other did not render them"
-    figures = evidence_figures(comparisons, redact=None)
-    coverage = Coverage(examined={"conversations": examined}, missing=missing)
-    if divergent:
-        first = next(one.divergences.first[0] for one in comparisons if one.divergent)
-        reason = f"{divergent} of {examined} conversations diverge; first: {first.id} at token {first.token}" + (
-            " (equal text, so the tokenizer parts them)" if first.same_text else ""
-        )
-        return about("token-identity", "refuted", old, new, reason, figures, coverage)
-    if not comparisons:
-        return about("token-identity", "not-run", old, new, next(iter(missing.values())), figures, coverage)
-    return about("token-identity", "inconclusive", old, new, _why_not_proved(old, new, comparisons), figures, coverage)
-
-
-def _why_not_proved(old: Manifest, new: Manifest, comparisons: Sequence[SnapshotComparison]) -> str:
-    renderers = [side.value("tokenizer.renderer") for side in (old, new)]
-    if renderers[0] != renderers[1] and all(one.same_renderer for one in comparisons):
-        return (
-            "no divergence, but one library rendered both sides although different ones serve: take each side's "
-            "snapshot inside its own image (kvgate corpus snapshot)"
-        )
-    return "no divergence on the corpus; sampling proves no tokenizer or template equal"
+        if one.coverage is not None and one.coverage.open:
+            missing[f"{len(one.coverage.open)} changes of the chat template"] = str(one.coverage.open[0])
+    if swept is not None:
+        if swept.missing is not None:
+            missing["sweep"] = swept.missing
+        else:
+            examined["swept strings"] = swept.strings
+    return Coverage(examined=examined, missing=missing)

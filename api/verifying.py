@@ -59,6 +59,7 @@ def verify_record(path: str | Path, progress: Progress = silent) -> list[str]:
         evidence=[one["path"] for one in sources["evidence"]],
         corpora=[one["path"] for one in sources["corpora"]],
         rules=sources["rules"]["path"] if sources["rules"] else predicate["policies"]["pack"]["id"],
+        sweep=sources["sweep"],
         strategy=options["strategy"],
         declare_clear=bool(options["declareClear"]),
         accept=options["accept"],

@@ -34,6 +34,7 @@ class CheckConfig(DataModel):
     waivers: str | None = None
     evidence: list[str] = Field(default_factory=list)
     corpus: list[str] = Field(default_factory=list)
+    sweep: str | None = None
 
 
 class Config(DataModel):

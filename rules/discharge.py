@@ -14,6 +14,8 @@ from kvgate.rules.profile import Coverer, uses_mla, version_in
 TOKEN_DIMENSIONS = ("tokenizer", "tokenizer.renderer", "tokenizer.options", "chat_template")
 """The dimensions that decide which token ids a text becomes."""
 
+_SAME_IDS = frozenset({"inert", "text", "clock"})  # kinds of change in them that leave every id as it is
+
 
 def discharge(
     condition: Discharge,
@@ -84,8 +86,11 @@ def _upgrade(change: Change, sides: Sides) -> str | None:
     return None
 
 
+def token_changes(changes: Sequence[Change]) -> list[Change]:
+    """Return those changes that may give the same text other token ids, the unverified ones included."""
+    return [one for one in changes if one.dimension in TOKEN_DIMENSIONS and one.kind not in _SAME_IDS]
+
+
 def tokens_proved(changes: Sequence[Change], proved: Sequence[Evidence]) -> bool:
     """Whether tokens are equal by digest or by evidence: nothing of theirs differs that counts."""
-    inert = {"inert", "text", "clock"}
-    differing = [change for change in changes if change.dimension in TOKEN_DIMENSIONS and change.kind not in inert]
-    return not differing or any(item.kind == "token-identity" for item in proved)
+    return not token_changes(changes) or any(item.kind == "token-identity" for item in proved)

@@ -32,6 +32,7 @@ class Sources:
         rules: path and digest of a rule pack file; ``None`` for a shipped pack.
         waivers: path and digest of the waivers file, ``None`` without one.
         corpora: paths and digests of further corpora.
+        sweep: whether the tokenizers were swept: ``auto``, ``always`` or ``never``.
 
     """
 
@@ -39,6 +40,7 @@ class Sources:
     rules: tuple[str, str] | None = None
     waivers: tuple[str, str] | None = None
     corpora: Sequence[tuple[str, str]] = field(default_factory=tuple)
+    sweep: str = "auto"
 
 
 def record_of(decision: Decision, tool_version: str, sources: Sources | None = None) -> dict[str, Any]:
@@ -87,6 +89,7 @@ def record_of(decision: Decision, tool_version: str, sources: Sources | None = N
                 "rules": _source(found.rules),
                 "waivers": _source(found.waivers),
                 "corpora": [{"path": path, "sha256": content} for path, content in found.corpora],
+                "sweep": found.sweep,
             },
         },
     }

@@ -38,6 +38,15 @@ def check(
         list[str] | None,
         typer.Option(metavar="PATH", help="Also render these conversations (JSONL) on both sides. Repeatable."),
     ] = None,
+    sweep: Annotated[
+        str | None,
+        typer.Option(
+            metavar="auto|always|never",
+            help="Encode strings made from both tokenizers with both. [default: auto: where they differ and no "
+            "conversation shows it]",
+            show_default=False,
+        ),
+    ] = None,
     rules: Annotated[
         str | None, typer.Option(metavar="PACK", help="Rule pack: default, token-keyed, or a file.", show_default=False)
     ] = None,
@@ -132,6 +141,7 @@ def check(
             deployments[-1],
             evidence=evidence,
             corpora=corpus,
+            sweep=sweep or asked.sweep or "auto",  # type: ignore[arg-type] # check says what there is
             rules=rules,
             strategy=strategy or asked.strategy or "rolling",  # type: ignore[arg-type] # check says what there is
             declare_clear=bool(declare),

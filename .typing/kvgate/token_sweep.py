@@ -1,0 +1,1 @@
+../../api/token_sweep.py
