@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvgate.corpora.backend import Folder, build, describe, needs_code, versions
+from kvgate.corpora.coverage.recording import recording
 from kvgate.corpora.effective import leaves_encoding_to_its_backend
 from kvgate.corpora.limits import Limits
 from kvgate.corpora.pipeline import Pipeline
-from kvgate.corpora.recorded import recording
 from kvgate.corpora.rendering import CLOCKS, Renderer
 from kvgate.corpora.sweeps.encoder import Encoder
 from kvgate.corpora.template import Templates, describe_templates, resolve_templates

@@ -45,25 +45,6 @@ class Recorder:
         """Return what ran so far. Templates that no conversation selected are in it, and nothing of them ran."""
         return Coverage({name: self._covered(text) for name, text in self._names.items()})
 
-    @contextlib.contextmanager
-    def installed(self) -> Iterator[None]:
-        """Within, templates that transformers compiles tell this recorder what runs.
-
-        What was compiled before is forgotten, on the way in and out: transformers keeps compiled templates by text.
-        Source: huggingface/transformers, src/transformers/utils/chat_template_utils.py,
-        ``_cached_compile_jinja_template``, 5.24.0.
-        """
-        from transformers.utils import chat_template_utils
-
-        before = chat_template_utils.ImmutableSandboxedEnvironment
-        chat_template_utils._compile_jinja_template.cache_clear()
-        chat_template_utils.ImmutableSandboxedEnvironment = covering(before, self)
-        try:
-            yield
-        finally:
-            chat_template_utils.ImmutableSandboxedEnvironment = before
-            chat_template_utils._compile_jinja_template.cache_clear()
-
     def _covered(self, text: str) -> TemplateCoverage | None:
         if text not in self._trees:
             self.mark(grammar().parse(text), text)
@@ -71,6 +52,40 @@ class Recorder:
         if tree is None:
             return None
         return TemplateCoverage(tree, frozenset(number for number, ran in enumerate(self._ran[text]) if ran))
+
+
+@contextlib.contextmanager
+def recording(texts: Mapping[str, str]) -> Iterator[Recorder | None]:
+    """Let every template that transformers compiles from here on tell a recorder what runs of it.
+
+    transformers makes its environment from the class that a name of its module holds, and sets up filters, extensions
+    and globals itself; it keeps compiled templates by their text, so those are forgotten on the way in and out.
+    Source: huggingface/transformers, src/transformers/utils/chat_template_utils.py, 5.24.0,
+    ``_cached_compile_jinja_template``.
+
+    Args:
+        texts: the templates in force, by name.
+
+    Returns:
+        The recorder; ``None`` where this release of transformers makes its environment in another way: nothing is
+        known of what ran then.
+
+    """
+    from transformers.utils import chat_template_utils
+
+    base = getattr(chat_template_utils, "ImmutableSandboxedEnvironment", None)
+    forget = getattr(getattr(chat_template_utils, "_compile_jinja_template", None), "cache_clear", None)
+    if base is None or forget is None:
+        yield None
+        return
+    recorder = Recorder(texts)
+    forget()
+    chat_template_utils.ImmutableSandboxedEnvironment = covering(base, recorder)
+    try:
+        yield recorder
+    finally:
+        chat_template_utils.ImmutableSandboxedEnvironment = base
+        forget()
 
 
 def covering(base: type[Environment], recorder: Recorder) -> type[Environment]:
