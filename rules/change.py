@@ -60,6 +60,8 @@ def same(old: Field, new: Field) -> bool | None:
 
 def alike(old: Any, new: Any) -> bool:
     """Whether two canonical values are the same; a boolean is no number, at any depth, although True == 1."""
+    if old is new:
+        return True
     if old is None or isinstance(old, (str, int, float)):
         return bool(old == new) and isinstance(old, bool) == isinstance(new, bool)
     if isinstance(old, Mapping) and isinstance(new, Mapping):

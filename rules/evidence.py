@@ -134,7 +134,7 @@ def subject_of(manifest: Manifest, kind: Kind) -> Subject:
     )
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _identity_digests(manifest: Manifest) -> dict[str, str]:
     return {path: digest(value) for path, value in identity(manifest).items()}
 
@@ -143,7 +143,7 @@ def _binds(kind: str, subject: Subject, manifest: Manifest) -> bool:
     return all(subject.sections.get(name) == _section_digest(manifest, name) for name in SECTIONS[kind])
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def _section_digest(manifest: Manifest, section: str) -> str:
     """Return the digest of a section's canonical content without labels; absence has a digest too."""
     found = manifest.get(section)

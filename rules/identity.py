@@ -21,7 +21,7 @@ _STANDS_IN = {"weights.checkpoint.digest": _PINNED, "engine.packages": "engine.i
 """What is identity where the path itself is null: nothing was digested, which says nothing of what it is."""
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def identity(manifest: Manifest) -> dict[str, Any]:
     """Return the identity paths that are known, with their values reduced to what counts.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from dataclasses import dataclass
+from functools import lru_cache
 
 from kvgate.rules.canonical import canonical_json
 from kvgate.rules.identity import identity, missing_identity
@@ -29,6 +30,7 @@ class Derived:
     missing: tuple[tuple[str, str], ...]
 
 
+@lru_cache(maxsize=256)
 def derive(manifest: Manifest) -> Derived:
     """Derive the namespace id of a deployment. Location, namespace and labels do not enter it."""
     missing = missing_identity(manifest)

@@ -177,9 +177,15 @@ class Coverer:
     @cached_property
     def in_every_key(self) -> dict[str, list[str]]:
         """The dimensions that the keys of all entries hold, in catalogue order, with the paths that enter them."""
-        cells = ((one, self.cell(one.id)) for one in dimensions())
-        held = [one for one, cell in cells if cell.key == "separates" and cell.scope == "all"]
-        if self.profile is None or not self.profile.key_from_fields:
+        if self.profile is None:
+            return {}
+        cells = self._own_cells if self.profile.key_from_fields else self.profile.cells
+        held = [
+            one
+            for one in dimensions()
+            if (cell := cells.get(one.id)) is not None and cell.key == "separates" and cell.scope == "all"
+        ]
+        if not self.profile.key_from_fields:
             return {one.id: one.paths for one in held}
         fields = {*(self._own_fields or ()), *_ALWAYS_IN_AN_OWN_KEY}
         return {one.id: [field for field in fields if one.owns(field)] for one in held}

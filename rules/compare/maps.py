@@ -51,10 +51,13 @@ def compare_config(dimension: Dimension, sides: Sides) -> list[Change]:
     The map is complete: a field on one side only was not set on the other.
     """
     path = dimension.paths[0]
-    if sides.same(path) is None:
+    equal = sides.same(path)
+    if equal is None:
         return [sides.unverified(dimension, path, sides.unknown_sides(path))]
     if not sides.old.value(path) or not sides.new.value(path):
         return [sides.unverified(dimension, path, "an empty config says nothing of the model")]
+    if equal:
+        return []
     old, new = (normal_config(side.value(path)) for side in (sides.old, sides.new))
     rope_fixed = _length_limit_is_inert(old) and _length_limit_is_inert(new)
     defaults = _other_defaults(sides)
@@ -65,7 +68,7 @@ def compare_config(dimension: Dimension, sides: Sides) -> list[Change]:
         by_default = kind != "harmless" and (kind == "unclassified" or _NOT_SET in (before, after))
         detail = defaults if by_default else ""
         changes.append(Change(dimension.id, kind, ".".join((path, *keys)), before, after, detail=detail))
-    if not changes and sides.same(path) is False:
+    if not changes:
         changes.append(sides.change(dimension, "harmless", path, detail="other spellings of the same values"))
     return changes
 

@@ -135,12 +135,12 @@ def compare_max_model_len(dimension: Dimension, sides: Sides) -> list[Change]:
     exceeds ``original_max_position_embeddings``; dynamic NTK depends on it in any case.
     """
     path = dimension.paths[0]
-    old_rope, new_rope = (_rope(side) for side in (sides.old, sides.new))
     equal = sides.same(path)
     if equal and not (sides.both_null(path) and not sides.defaults_known_equal(dimension)):
         return []
     if equal is None:
         return [sides.unverified(dimension, path, sides.unknown_sides(path))]
+    old_rope, new_rope = (_rope(side) for side in (sides.old, sides.new))
     if old_rope is None or new_rope is None:
         return [sides.unverified(dimension, path, "whether the model's RoPE depends on it is not known")]
     kinds = {old_rope[0], new_rope[0]}

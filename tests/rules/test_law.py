@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, get_args
 
 import pytest
@@ -27,6 +28,7 @@ from kvgate.rules.errors import InputError
 from kvgate.rules.evidence import Evidence, Kind, State, subject_of
 from kvgate.rules.find import find
 from kvgate.rules.manifest import Manifest, manifest_from, schema_leaves
+from kvgate.rules.namespace import derive
 from kvgate.rules.pack import shipped_pack
 from kvgate.rules.profile import shipped_profiles
 from kvgate.rules.schema import ManifestModel
@@ -204,44 +206,71 @@ def plain_walk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(diff_module, "changed_leaves", walk)
 
 
+_ABSENT = object()
+
+
 def walk(old: Any, new: Any, path: str = "") -> list[str]:
     """Return the paths at which two canonical manifests differ, lists whole."""
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
-        missing = object()
+    if old is new:
+        return []
+    if isinstance(old, dict) and isinstance(new, dict):
         return [
             found
             for key in sorted({*old, *new})
-            for found in walk(old.get(key, missing), new.get(key, missing), f"{path}.{key}".lstrip("."))
+            if (before := old.get(key, _ABSENT)) is not (after := new.get(key, _ABSENT))
+            for found in walk(before, after, f"{path}.{key}" if path else key)
         ]
     same = old == new and isinstance(old, bool) == isinstance(new, bool)
     return [] if same else [path]
 
 
-def manifest(changes: Changes) -> Manifest:
-    """Build a side; not validated again, so that forgetting is cheap."""
-    derived = {**changes}
-    content = data(derived)
-    if content["cache"].get("namespace") == "DERIVED":
-        from kvgate.rules.namespace import derive
+@dataclass(frozen=True)
+class Written:
+    """Changes, told apart by how they are written."""
 
+    text: str
+    changes: Changes = field(compare=False)
+
+
+def manifest(changes: Changes) -> Manifest:
+    """Build a side; not validated again, and one object for equal changes, so that forgetting is cheap."""
+    return _manifest(Written(repr(changes), changes))
+
+
+@lru_cache(maxsize=128)
+def _manifest(written: Written) -> Manifest:
+    content = data(dict(written.changes))
+    if content["cache"].get("namespace") == "DERIVED":
         content["cache"]["namespace"] = derive(Manifest(content, "m", "sha256:0")).id or "none"
     return Manifest(content, "m", "sha256:0")
 
 
+@lru_cache(maxsize=512)
 def forget(side: Manifest, path: str) -> Manifest | None:
-    """Return a side without what lies at a path; ``None`` where nothing is known there to begin with."""
-    *sections, leaf = path.split(".")
-    content: dict[str, Any] = dict(side.data)
-    target = content
-    for section in sections:
-        if not isinstance(target.get(section), dict):
-            return None
-        target[section] = dict(target[section])
-        target = target[section]
-    if leaf not in target:
+    """Return a side without what lies at a path; ``None`` where nothing is known there to begin with.
+
+    It shares the canonical form of everything else with the side that it is made from, as
+    ``test_forgetting_is_leaving_out`` shows.
+    """
+    parts = path.split(".")
+    content = without(side.data, parts)
+    if content is None:
         return None
-    del target[leaf]
-    return Manifest(content, "m", "sha256:0")
+    less = Manifest(content, "m", "sha256:0")
+    vars(less)["canonical"] = without(side.canonical, parts)
+    return less
+
+
+def without(content: Mapping[str, Any], parts: list[str]) -> dict[str, Any] | None:
+    """Return a copy without what lies at a path that shares everything else; ``None`` where nothing lies there."""
+    first, *rest = parts
+    if first not in content:
+        return None
+    if not rest:
+        return {key: value for key, value in content.items() if key != first}
+    inner = content[first]
+    less = without(inner, rest) if isinstance(inner, dict) else None
+    return None if less is None else {**content, first: less}
 
 
 EvidenceOf = list[tuple[Kind, State]]
@@ -559,6 +588,24 @@ def test_forgetting_several_fields_never_helps(
             new = forget(new, path) or new
     after = answers(old, new, evidence_for(kinds, old, new, first))
     assert not worse(before, after)
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_forgetting_is_leaving_out(context: str) -> None:
+    side = manifest(CONTEXTS[context])
+    for path in FORGETTABLE:
+        less = forget(side, path)
+        assert (less is None) == (path not in set(_paths(side.data)))
+        if less is not None:
+            assert path not in set(_paths(less.data))
+            assert less.canonical == Manifest(less.data, "m", "sha256:0").canonical
+
+
+def _paths(content: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in content.items():
+        yield prefix + key
+        if isinstance(value, dict):
+            yield from _paths(value, f"{prefix}{key}.")
 
 
 def test_the_manifest_builder_builds_what_the_parser_builds() -> None:
