@@ -17,6 +17,9 @@ from kvgate.corpora.sweeps.spelling import Spelling
 
 _BEGINNINGS = ("", " ", "  ", "a", " a", "A", "\n", "\na", "1", ".", "中", "\u0301", "a b", " a b ")
 
+_NEIGHBOURS = ("a{}", "{}a", "  {}", "{} ", "{}  a", "\n{}", "{}\n", ".{}", "{}.", "1{}", "{}1", "{}{}", "{} {}")
+_SAMPLED = 2_000  # entries of the vocabulary that are tried in context
+
 
 @dataclass(frozen=True)
 class Group:
@@ -52,15 +55,21 @@ def plan(sides: Sequence[Mapping[str, Any]], characters: Sequence[str] | None = 
     """
     found = Plan([], [])
     added = list(dict.fromkeys(token["content"] for side in sides for token in side["added_tokens"]))
+    # Where only what is put round a text differs, there is nothing to find inside of it.
+    if len(sides) != 2 or _inside(sides[0]) != _inside(sides[1]):
+        _inner(found, sides, added, assigned() if characters is None else characters)
     begun = [*_BEGINNINGS, *(text for one in added for text in (one, f"{one}a"))]
     found.groups.append(Group("beginnings", begun, special_tokens=True))
-    if len(sides) == 2 and _inside(sides[0]) == _inside(sides[1]):
-        return found  # only what is put round a text differs: inside of it, there is nothing to find
-    characters = assigned() if characters is None else characters
+    return found
+
+
+def _inner(found: Plan, sides: Sequence[Mapping[str, Any]], added: Sequence[str], characters: Sequence[str]) -> None:
     spellings = [Spelling(side) for side in sides]
     if len(sides) == 2 and (changed := _changed_merges(*sides)) is not None and changed.changed:
         _competing(found, changed, sides, spellings)
-    _vocabulary(found, sides, spellings)
+    texts = _vocabulary(found, sides, spellings)
+    _add(found, "vocabulary", texts)
+    _add(found, "vocabulary in context", _neighbours(texts))
     _add(found, "added tokens", round_tokens(added))
     _add(found, "borders", meetings())
     _add(found, "runs", runs())
@@ -68,7 +77,6 @@ def plan(sides: Sequence[Mapping[str, Any]], characters: Sequence[str] | None = 
     _add(found, "code points", characters)
     _add(found, "code points in context", in_context(characters))
     _add(found, "normal forms", other_forms(characters))
-    return found
 
 
 def _inside(side: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,7 +87,7 @@ def _add(found: Plan, name: str, strings: Iterable[str]) -> None:
     found.groups.append(Group(name, list(dict.fromkeys(strings))))
 
 
-def _vocabulary(found: Plan, sides: Sequence[Mapping[str, Any]], spellings: Sequence[Spelling]) -> None:
+def _vocabulary(found: Plan, sides: Sequence[Mapping[str, Any]], spellings: Sequence[Spelling]) -> list[str]:
     tried: dict[tuple[object, ...], set[str]] = {}
     texts: dict[str, None] = {}
     silent = 0
@@ -92,9 +100,16 @@ def _vocabulary(found: Plan, sides: Sequence[Mapping[str, Any]], spellings: Sequ
             before = len(texts)
             texts.update(dict.fromkeys(spelling.texts(piece)))
             silent += len(texts) == before and next(spelling.texts(piece), None) is None
-    found.groups.append(Group("vocabulary", list(texts)))
     if silent:
         found.unswept.append(("vocabulary", f"{silent} entries stand for bytes that no text holds"))
+    return list(texts)
+
+
+def _neighbours(texts: Sequence[str]) -> Iterator[str]:
+    """Yield some of the vocabulary next to white space, signs, letters, digits and each other."""
+    some = texts[:: max(1, len(texts) // _SAMPLED)]
+    for one, other in zip(some, [*some[1:], *some[:1]], strict=True):
+        yield from (form.format(one, other) for form in _NEIGHBOURS)
 
 
 def _changed_merges(old: Mapping[str, Any], new: Mapping[str, Any]) -> MergeChange | None:

@@ -16,7 +16,7 @@ Backend = dict[str, Any]
 _WORDS = (
     "the cat sat on the mat and then another cat ate the hat of the man that can hear them there "
     "naïve café élan über straße 12 123 2026 don't can't we're __init__ if (x == 1): return [y] "
-    "你好世界 世界和平 こんにちは привет мир सलाम"
+    "CAN'T WE'RE I'S a//\n b/\n ok.\n\n 你好世界 世界和平 こんにちは привет мир सलाम"
 )
 _TEXTS = [_WORDS] * 20 + _WORDS.split() * 10
 
