@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator
 
 from kvgate.corpora.bounded import Batch
-from kvgate.corpora.corpus import Conversation
+from kvgate.corpora.conversation import Conversation
 
 MULTI_TURN = "multi-turn"
 """The tag of conversations of which it is measured whether each turn begins like the one before it."""

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kvgate.corpora.corpus import Conversation, Corpus
+from kvgate.corpora.conversation import Conversation
+from kvgate.corpora.corpus import Corpus
 from kvgate.corpora.endpoints.client import Answer, Client
 from kvgate.corpora.endpoints.server import Server, identify
 from kvgate.corpora.options import render_options

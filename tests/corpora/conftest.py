@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from kvgate.corpora.corpus import Conversation, Corpus, load_corpus
+from kvgate.corpora.conversation import Conversation
+from kvgate.corpora.corpus import Corpus, load_corpus
 from kvgate.corpora.examine import take_snapshot
 from kvgate.corpora.snapshot import SnapshotEntry, SnapshotFile, SnapshotHeader, SnapshotWriter
 from kvgate.corpora.template import Templates, describe_templates

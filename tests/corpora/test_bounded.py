@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvgate.corpora.bounded import run_bounded
-from kvgate.corpora.corpus import Conversation
+from kvgate.corpora.conversation import Conversation
 from kvgate.corpora.examine import describe_tokenizer
 from kvgate.corpora.limits import Limits
 from kvgate.rules.errors import InputError

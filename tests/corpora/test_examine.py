@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from kvgate.corpora.corpus import Conversation, Corpus
+from kvgate.corpora.conversation import Conversation
+from kvgate.corpora.corpus import Corpus
 from kvgate.corpora.examine import describe_tokenizer, examine
 from kvgate.corpora.rendering import CLOCKS
 from kvgate.corpora.snapshot import SnapshotEntry, SnapshotFile

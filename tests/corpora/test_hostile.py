@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kvgate.corpora.corpus import Conversation
+from kvgate.corpora.conversation import Conversation
 from kvgate.corpora.limits import Limits
 from kvgate.rules.errors import InputError
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from transformers.utils import chat_template_utils
 
-from kvgate.corpora.corpus import Conversation
+from kvgate.corpora.conversation import Conversation
 from kvgate.corpora.coverage.covered import Coverage, TemplateCoverage
-from kvgate.corpora.coverage.recording import Recorder
+from kvgate.corpora.coverage.recording import Recorder, recording
 from kvgate.corpora.coverage.tree import Node, walk
 
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "</s>"}
@@ -41,10 +41,9 @@ def render_all(
     text: str, conversations: Iterable[Conversation], *, recorded: bool = True
 ) -> tuple[list[str | tuple[str, str]], Coverage]:
     """Render conversations, and say what of the template ran (nothing, where it is not recorded)."""
-    recorder = Recorder({"default": text})
-    with recorder.installed() if recorded else contextlib.nullcontext():
+    with recording({"default": text}) if recorded else contextlib.nullcontext() as recorder:
         rendered = [render(text, each) for each in conversations if each.messages is not None]
-    return rendered, recorder.coverage()
+    return rendered, Coverage({}) if recorder is None else recorder.coverage()
 
 
 def covered(text: str, *, everything: bool = True) -> Coverage:
