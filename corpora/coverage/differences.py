@@ -6,12 +6,12 @@ every one of them prints the same from every state, the templates do.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 from kvgate.corpora.coverage.equivalence import METHODS, Effort, equivalent
-from kvgate.corpora.coverage.items import Choice, Item, Step, items_of
+from kvgate.corpora.coverage.items import Choice, Item, Step, Text, items_of
 from kvgate.corpora.coverage.tree import Node, walk
 
 # Aligning is cubic at worst; real templates have fewer statements in one place.
@@ -130,16 +130,33 @@ def _stripped(
     old: tuple[Item, ...], new: tuple[Item, ...], place: _Place
 ) -> tuple[tuple[Item, ...], tuple[Item, ...], _Place]:
     """Cut off what both begin with and what both end with."""
-    shortest = min(len(old), len(new))
-    start = 0
-    while start < shortest and old[start] == new[start]:
-        start += 1
-    end = 0
-    while end < shortest - start and old[-1 - end] == new[-1 - end]:
-        end += 1
-    if start:
-        place = _Place(place.old_arm, place.new_arm, old[start - 1].line, new[start - 1].line)
-    return old[start : len(old) - end], new[start : len(new) - end], place
+    before, after = list(old), list(new)
+    while before and after and _cut(before, after, 0, str.removeprefix):
+        pass
+    if len(before) < len(old) and len(after) < len(new):
+        lines = old[-1 - len(before)].line, new[-1 - len(after)].line
+        place = _Place(place.old_arm, place.new_arm, *lines)
+    while before and after and _cut(before, after, -1, str.removesuffix):
+        pass
+    return tuple(before), tuple(after), place
+
+
+def _cut(old: list[Item], new: list[Item], at: int, without: Callable[[str, str], str]) -> bool:
+    """Take one item that both have at an end off both; of two texts, the one that the other begins or ends with."""
+    one, other = old[at], new[at]
+    if one == other:
+        old.pop(at)
+        new.pop(at)
+        return True
+    if not (isinstance(one, Text) and isinstance(other, Text)):
+        return False
+    for shorter, longer, items, rest in ((one, other, old, new), (other, one, new, old)):
+        left = without(longer.text, shorter.text)
+        if left != longer.text:
+            items.pop(at)
+            rest[at] = Text(left, longer.line)
+            return True
+    return False
 
 
 def _aligned(old: tuple[Item, ...], new: tuple[Item, ...]) -> list[tuple[str, int, int, int, int]]:
