@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kvgate.corpora.coverage.changes import UncoveredArm, uncovered_changes
+from kvgate.corpora.coverage.covered import Coverage, coverage_from
 from kvgate.corpora.divergence.beginning import common
 from kvgate.corpora.divergence.cause import Sides
 from kvgate.corpora.divergence.description import Divergence, describe
@@ -74,6 +76,22 @@ class Redefined:
 
 
 @dataclass(frozen=True)
+class CoverageComparison:
+    """Which branches of the chat templates ran.
+
+    Attributes:
+        old: of the old side.
+        new: of the new one.
+        open: what of a changed template equal output on this corpus does not show.
+
+    """
+
+    old: Coverage
+    new: Coverage
+    open: tuple[UncoveredArm, ...]
+
+
+@dataclass(frozen=True)
 class SnapshotComparison:
     """What two snapshots say about each other. Counts are exact; what is named is the first of it.
 
@@ -94,6 +112,7 @@ class SnapshotComparison:
             not measured.
         answers: how many generated answers re-tokenize to the ids that were generated; ``None``: likewise.
         redefined: ids that mean another string on each side.
+        coverage: which branches of the templates ran; ``None``: a side did not record it.
 
     """
 
@@ -112,6 +131,7 @@ class SnapshotComparison:
     turns: Holding | None
     answers: Holding | None
     redefined: Tally[Redefined]
+    coverage: CoverageComparison | None
 
     @property
     def divergent(self) -> int:
@@ -120,8 +140,9 @@ class SnapshotComparison:
 
     @property
     def complete(self) -> bool:
-        """Whether everything that either side has was compared."""
-        return not (self.unexamined.count or self.only_old.count or self.only_new.count)
+        """Whether everything that either side has was compared, and no branch of a changed template is left open."""
+        left = self.unexamined.count or self.only_old.count or self.only_new.count
+        return not left and not (self.coverage is not None and self.coverage.open)
 
     @property
     def same_corpus(self) -> bool:
@@ -280,7 +301,16 @@ class _Comparing:
             turns=self._turns.done(),
             answers=self._answers.done(),
             redefined=self._redefined(),
+            coverage=self._coverage(),
         )
+
+    def _coverage(self) -> CoverageComparison | None:
+        sides = [
+            None if file.footer.coverage is None else coverage_from(file.footer.coverage, f"{file.path}: last line")
+            for file in (self._old, self._new)
+        ]
+        old, new = sides
+        return None if old is None or new is None else CoverageComparison(old, new, uncovered_changes(old, new))
 
     def _redefined(self) -> Tally[Redefined]:
         tally: Tallying[Redefined] = Tallying()

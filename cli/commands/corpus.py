@@ -56,11 +56,12 @@ def list_corpora(
         console.emit(as_json(rows))
         return 0
     for name, corpus in corpora.items():
-        own = "" if name == DIAGNOSTIC else f"  {visible(name)}"
-        counts = ", ".join(f"{visible(tag)} {count}" for tag, count in sorted(tags[name].items()))
-        console.emit(
-            f"{visible(corpus.id)}  {corpus.count:,} conversations{own}\n" + (f"  tags: {counts}\n" if counts else "")
-        )
+        counted = "1 conversation" if corpus.count == 1 else f"{corpus.count:,} conversations"
+        console.emit(f"{visible(corpus.id)}  {counted}" + ("\n" if name == DIAGNOSTIC else f"  {visible(name)}\n"))
+        if tags[name]:
+            console.emit(
+                f"  tags: {', '.join(f'{visible(tag)} {count}' for tag, count in sorted(tags[name].items()))}\n"
+            )
     return 0
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from kvgate.cli.formats.escaping import block, code, escaped
 from kvgate.cli.formats.report import Report, Shown, read_report
 from kvgate.cli.formats.todo import Member, steps, unknowns
+from kvgate.cli.formats.tokens import shared_blocks, tokens_markdown
 
 LIMIT = 65_000
 """Characters: a GitHub comment holds 65,536, and Jira's and GitLab's limits are no smaller."""
@@ -114,9 +115,12 @@ def _rule(member: Member) -> str:
 def _details(report: Report) -> Iterator[str]:
     rows = [finding for finding in report.findings if finding.group != "unverified"]
     if rows:
-        yield from _folded("Why, and what became of each finding", (_why(finding) for finding in rows))
+        yield from _folded("Why, and what became of each finding", (_why(report, finding) for finding in rows))
     yield from _folded("Boundary and namespace", _boundary(report))
     yield from _folded("Evidence", _evidence(report))
+    for item in report.evidence:
+        for found in item.tokens:
+            yield f"\n<details><summary>Tokens</summary>\n\n{tokens_markdown(found)}\n</details>\n"
     if report.waived or report.unused_waivers:
         yield from _folded(
             "Waivers",
@@ -134,12 +138,13 @@ def _folded(title: str, items: Any) -> Iterator[str]:
     yield f"\n<details><summary>{title}</summary>\n\n" + "".join(f"* {item}\n" for item in items) + "\n</details>\n"
 
 
-def _why(finding: Shown) -> str:
+def _why(report: Report, finding: Shown) -> str:
     parts = [f"{code(finding.rule)} {escaped(finding.title)}: {escaped(finding.why)}"]
     if finding.detail:
         parts.append(f"Seen: {escaped(finding.detail)}.")
     if finding.settled:
         parts.append(f"Settled: {escaped(finding.settled)}.")
+    parts += [f"{escaped(shared_blocks(*blocks))}." for blocks in report.reached(finding)]
     parts += [f"{escaped(name)} is met: {escaped(how)}." for name, how in finding.met]
     if finding.open:
         parts.append(f"Open: {escaped(', '.join(finding.open))}.")

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from kvgate.cli.plain import harmless, short, short_digests
 from kvgate.rules.catalogue import dimensions
+
+if TYPE_CHECKING:
+    from kvgate.corpora.divergence.figures import TokenFigures
 
 Group = Literal["fault", "delete", "separate", "unverified", "met", "harmless"]
 
@@ -20,6 +23,9 @@ _NO_PROFILE = ("the profile ", "there is no profile ")
 # How kvgate.rules.alone says that a field is known, and what the connector's key does with it is not; the reason
 # follows.
 _KEY_UNKNOWN = "; whether the key holds it is not known"
+
+# Figures of token evidence that its corpora say one by one.
+_SUMS = frozenset({"corpora", "conversations", "divergent", "blocks"})
 
 _VALUE = 160  # characters of one value; the record holds it whole
 _LAST = 1000  # the order of a dimension that this version's catalogue does not have
@@ -107,7 +113,7 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Examined:
-    """One piece of evidence."""
+    """One piece of evidence; ``tokens`` are figures of corpora that both sides rendered."""
 
     kind: str
     state: str
@@ -117,6 +123,7 @@ class Examined:
     examined: tuple[tuple[str, int], ...]
     missing: tuple[tuple[str, str], ...]
     figures: tuple[tuple[str, str], ...]
+    tokens: tuple[TokenFigures, ...]
     command: str | None
     used: bool
 
@@ -187,6 +194,16 @@ class Report:
         """``accepted``, ``refused``, or that the decision is not enforced."""
         word = "accepted" if self.accepted else "refused"
         return word if self.enforced else f"{word}, not enforced (advisory)"
+
+    def reached(self, finding: Shown) -> tuple[tuple[int, int, int], ...]:
+        """Return size, old and shared of the leading blocks in each corpus that a finding's evidence counted."""
+        return tuple(
+            (found.blocks.size, found.blocks.old, found.blocks.shared)
+            for one in self.evidence
+            if one.digest in finding.evidence
+            for found in one.tokens
+            if found.blocks is not None and found.divergent
+        )
 
     def old(self, baseline: int | None) -> str:
         """Say which old deployment a finding is about, where there are several."""
@@ -319,6 +336,7 @@ def _baseline(numbered: tuple[int, Mapping[str, Any]], boundaries: Sequence[Mapp
 
 def _evidence(data: Mapping[str, Any], used: set[str]) -> Examined:
     coverage = data["coverage"]
+    tokens = _tokens(data)
     return Examined(
         kind=data["kind"],
         state=data["state"],
@@ -327,10 +345,27 @@ def _evidence(data: Mapping[str, Any], used: set[str]) -> Examined:
         scope=data["scope"],
         examined=tuple(coverage["examined"].items()),
         missing=tuple(coverage["missing"].items()),
-        figures=tuple((name, value_text(value)) for name, value in data["figures"].items() if _says(value, data)),
+        figures=tuple(
+            (name, value_text(value))
+            for name, value in data["figures"].items()
+            if _says(value, data) and not (tokens and name in _SUMS)
+        ),
+        tokens=tokens,
         command=data["command"],
         used=data["digest"] in used,
     )
+
+
+def _tokens(data: Mapping[str, Any]) -> tuple[TokenFigures, ...]:
+    """Return what token evidence says of each corpus; nothing where it was made by something else than kvgate."""
+    if data["kind"] != "token-identity" or not data["figures"].get("corpora"):
+        return ()
+    from kvgate.cli.formats.tokens import read_tokens
+
+    try:
+        return tuple(read_tokens(one) for one in data["figures"]["corpora"])
+    except (TypeError, ValueError):
+        return ()
 
 
 def _says(figure: Any, evidence: Mapping[str, Any]) -> bool:

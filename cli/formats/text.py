@@ -8,6 +8,7 @@ from typing import Any
 from kvgate.cli.formats.page import Page
 from kvgate.cli.formats.report import Baseline, Group, Report, Shown, read_report
 from kvgate.cli.formats.todo import Member, Step, steps, unknowns
+from kvgate.cli.formats.tokens import shared_blocks, show_tokens
 
 _HEADINGS: Mapping[Group, str] = {
     "fault": "UNSAFE BY ITSELF",
@@ -93,6 +94,7 @@ def _open(page: Page, report: Report, group: Group) -> None:
         page.parts([(finding.rule, _STYLES.get(group, "bold")), (f"  {finding.title}", "")], indent=2, hang=2)
         _where(page, report, finding)
         page.say(f"{_answers(finding)} | demands: {_demands(finding)}", indent=4, hang=2)
+        _reached(page, report, finding, indent=4)
         page.say(f"why: {finding.why}", indent=4, hang=5)
         if finding.fix:
             page.say(f"fix: {finding.fix}", indent=4, hang=5)
@@ -111,6 +113,11 @@ def _where(page: Page, report: Report, finding: Shown) -> None:
 def _answers(finding: Shown) -> str:
     valid, tokens, keys = finding.answers
     return f"KV still valid: {valid} | tokens equal: {tokens} | keys separate: {keys}"
+
+
+def _reached(page: Page, report: Report, finding: Shown, indent: int) -> None:
+    for blocks in report.reached(finding):
+        page.say(shared_blocks(*blocks), indent=indent, hang=2)
 
 
 def _demands(finding: Shown) -> str:
@@ -149,6 +156,7 @@ def _settled(page: Page, report: Report, group: Group) -> None:
             page.say(f"{name} is met: {how}", indent=6, hang=2)
         if finding.met:
             page.say(_answers(finding), indent=6, hang=2)
+            _reached(page, report, finding, indent=6)
         else:
             page.say(finding.settled or finding.why, indent=6, hang=2)
         if (about := report.old(finding.baseline)) != "":
@@ -206,6 +214,8 @@ def _evidence(page: Page, report: Report) -> None:
             page.say(f"not examined: {what}: {why}", indent=4, hang=2)
         for name, value in item.figures:
             page.say(f"{name}: {value}", indent=4, hang=2)
+        for found in item.tokens:
+            show_tokens(page, found, indent=4)
 
 
 def _waivers(page: Page, report: Report) -> None:

@@ -102,7 +102,7 @@ def summary(found: TokenFigures) -> Iterator[str]:
             for count, how in (
                 (found.by_template, "by the rendered text"),
                 (found.by_tokenizer, "by the tokenizer"),
-                (unknown, "by what cannot be told"),
+                (unknown, "where a side's text was not saved"),
             )
             if count
         ]
@@ -129,6 +129,10 @@ def notes(found: TokenFigures) -> Iterator[str]:
     for names, side in ((found.only_old, "old"), (found.only_new, "new")):
         if names.count:
             yield f"not compared: only the {side} side has {_several(names.first, names.count)}"
+    if found.coverage is not None and found.coverage.open.count:
+        yield from (f"not compared: {line}" for line in found.coverage.open.first[:_KINDS])
+        if left := found.coverage.open.count - len(found.coverage.open.first[:_KINDS]):
+            yield f"not compared: {left:,} more of the changed template"
     if found.redefined.count:
         ids = ", ".join(f"{one.id} ({marked(one.old)} -> {marked(one.new)})" for one in found.redefined.first[:5])
         yield f"{found.redefined.count:,} token ids mean another string on each side" + (f": {ids}" if ids else "")
@@ -142,12 +146,16 @@ def notes(found: TokenFigures) -> Iterator[str]:
             "the two was edited, or is not what it says"
         )
     if found.redacted and (found.divergent or found.unexamined.count):
-        yield "prompt text is left out, and the tokens with it (--no-redact shows them)"
+        yield "prompt text is left out, and the tokens with it (`kvgate corpus compare --no-redact` shows them)"
 
 
 def _held(found: TokenFigures) -> Iterator[str]:
     yield from _holding(found.turns, "turns", "are the beginning of what the chat goes on to be")
     yield from _holding(found.answers, "generated answers", "re-tokenize to the ids that were generated")
+    if found.coverage is not None:
+        sides = (("old", found.coverage.old), ("new", found.coverage.new))
+        ran = ", ".join(f"{name} {side.executed:,} of {side.branches:,}" for name, side in sides)
+        yield f"branches of the chat template that ran: {ran}"
 
 
 def _holding(held: HoldingFigures | None, what: str, how: str) -> Iterator[str]:
@@ -210,7 +218,7 @@ def _where(one: Parting) -> str:
         parts.append(f"character {one.character:,}")
     if one.date:
         parts.append("on the second date")
-    if one.shared_blocks is not None:
+    if one.old_blocks:
         parts.append(f"{one.shared_blocks:,} of {one.old_blocks:,} blocks shared")
     return ", ".join(parts)
 
@@ -243,4 +251,6 @@ def _cell(token: TokenFigure | None) -> tuple[str, str, str]:
 
 
 def _fitted(text: str, cells: int) -> str:
-    return set_cell_size(text, cells) if cell_len(text) <= cells else set_cell_size(text, cells - 1) + "…"
+    if cell_len(text) > cells:
+        text = set_cell_size(text, cells - 1).rstrip() + "…"
+    return set_cell_size(text, cells)

@@ -35,7 +35,7 @@ class Cause:
     Attributes:
         kind: ``template``: the rendered text differs. ``clock``: it does on the second date alone. All others
             have equal text, so that the tokenizer parts them: ``front``, ``end``: it puts other tokens in
-            front or behind (BOS, EOS). ``vocabulary``: the same piece has another id. ``one-piece``: one
+            front or behind (BOS, EOS). ``vocabulary``: another id stands for the same piece. ``one-piece``: one
             token on one side is several on the other. ``segmentation``: the text is cut otherwise.
             ``tokenizer-part``: it is known which part of the tokenizer differs. ``unknown``: the text of a
             side was not saved.
@@ -134,15 +134,15 @@ def _tokenizer(old: Rendered, new: Rendered, sides: Sides, seen: Window) -> Caus
 
 # Which parts of a tokenizer can do what was seen, where several differ.
 _PARTS: dict[Kind, tuple[str, ...]] = {
-    "front": ("post-processor",),
-    "end": ("post-processor",),
+    "front": ("post-processor", "wrapper", "normalizer", "pre-tokenizer"),
+    "end": ("post-processor", "wrapper"),
     "vocabulary": ("vocabulary", "added-tokens"),
 }
 
 
 def _seen(old: Rendered, new: Rendered, sides: Sides, seen: Window) -> Cause:
     if (front := _front(old.ids, new.ids)) is not None:
-        return Cause("front", f"equal text, only the beginning differs: {_more(*front)} (BOS rule)")
+        return Cause("front", f"equal text, only the beginning differs: {_more(*front)} (BOS or prefix rule)")
     if (first := begins(old.ids, new.ids)) is not None:
         return Cause(
             "end", f"equal text, the {'new' if first == 'old' else 'old'} side only adds at the end (EOS rule)"
@@ -151,7 +151,7 @@ def _seen(old: Rendered, new: Rendered, sides: Sides, seen: Window) -> Cause:
         return Cause("front", "equal text, and another token is put in front of it (BOS rule)")
     row = seen.rows[seen.first]
     if row.old is not None and row.new is not None and row.old.reads_as(row.new):
-        return Cause("vocabulary", "equal text, and the same piece has another id")
+        return Cause("vocabulary", "equal text, and another id stands for the same piece of it")
     if seen.apart is not None and 1 in seen.apart and max(seen.apart) > 1:
         count, one = max(seen.apart), "old" if seen.apart[0] == 1 else "new"
         other = "new" if one == "old" else "old"
@@ -165,17 +165,15 @@ def _zero_width(side: Rendered, pieces: Pieces) -> bool:
     return len(side.ids) > 1 and pieces.locate(side.text, side.ids, 1) == 0
 
 
-def _front(old: array[int], new: array[int]) -> tuple[int, int] | None:
-    """Return how many tokens stand in front on each side, where all others are equal and there are others."""
-    counts = [(i, j) for i in range(_FRONT + 1) for j in range(_FRONT + 1) if i != j]
-    for i, j in sorted(counts, key=sum):
-        if len(old) - i == len(new) - j > 0 and old[i:] == new[j:]:
-            return i, j
+def _front(old: array[int], new: array[int]) -> tuple[str, int] | None:
+    """Return the side with more tokens in front and how many, where all others are equal and there are others."""
+    more = len(old) - len(new)
+    if 0 < more <= _FRONT and new and old[more:] == new:
+        return "old", more
+    if 0 < -more <= _FRONT and old and new[-more:] == old:
+        return "new", -more
     return None
 
 
-def _more(old: int, new: int) -> str:
-    if not old or not new:
-        side, count = ("old", old) if old else ("new", new)
-        return f"{count} more {'token stands' if count == 1 else 'tokens stand'} in front on the {side} side"
-    return f"{old} tokens on the old side and {new} on the new stand in front"
+def _more(side: str, count: int) -> str:
+    return f"{count} more {'token stands' if count == 1 else 'tokens stand'} in front on the {side} side"

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict
 from pydantic.alias_generators import to_camel
 
-from kvgate.corpora.comparison import SnapshotComparison, Unexamined
+from kvgate.corpora.comparison import CoverageComparison, SnapshotComparison, Unexamined
 from kvgate.corpora.corpus import DIAGNOSTIC, load_corpus
 from kvgate.corpora.divergence.cause import Kind
 from kvgate.corpora.divergence.description import Divergence
@@ -31,7 +31,7 @@ class _Figures(DataModel):
 
 
 class Names(_Figures):
-    """Conversations: how many, and the ids of the first."""
+    """How many there are, and the first: ids of conversations, or whatever else is named."""
 
     count: int
     first: list[str]
@@ -125,6 +125,21 @@ class HoldingFigures(_Figures):
     failing: Names
 
 
+class BranchFigures(_Figures):
+    """Branches of one side's chat templates: how many there are, and how many ran."""
+
+    branches: int
+    executed: int
+
+
+class CoverageFigures(_Figures):
+    """Which branches ran, and what of a changed template that leaves open, in words."""
+
+    old: BranchFigures
+    new: BranchFigures
+    open: Names
+
+
 class RedefinedFigure(_Figures):
     """A token id and the string that it means on each side."""
 
@@ -164,6 +179,7 @@ class TokenFigures(_Figures):
     turns: HoldingFigures | None
     answers: HoldingFigures | None
     redefined: RedefinedFigures
+    coverage: CoverageFigures | None
     renderers: dict[Literal["old", "new"], RendererFigure]
     same_corpus: bool
     same_renderer: bool
@@ -228,6 +244,7 @@ def figures_of(
             if hidden
             else [RedefinedFigure(id=one.id, old=one.old, new=one.new) for one in found.redefined.first[:named]],
         ),
+        coverage=_coverage(found.coverage, named),
         renderers={
             "old": RendererFigure(libraries=dict(found.old.renderer), made=found.old.made),
             "new": RendererFigure(libraries=dict(found.new.renderer), made=found.new.made),
@@ -248,7 +265,7 @@ def evidence_figures(comparisons: Sequence[SnapshotComparison], *, redact: bool 
         redact: as for :func:`figures_of`.
 
     """
-    each = [figures_of(one, redact=redact, named=20, detailed=3) for one in comparisons]
+    each = [figures_of(one, redact=redact, named=10, detailed=3) for one in comparisons]
     blocks = [one.blocks for one in each if one.blocks is not None]
     return {
         "conversations": sum(one.conversations for one in each),
@@ -305,6 +322,18 @@ def _failures(found: Sequence[Group[Unexamined]], *, hidden: bool) -> list[Failu
         FailureKind(old=old, new=new, same_error=same, count=count, conversations=names[:_NAMED])
         for (old, new, same), (count, names) in kinds.items()
     ]
+
+
+def _coverage(found: CoverageComparison | None, named: int) -> CoverageFigures | None:
+    if found is None:
+        return None
+    old, new = (
+        BranchFigures(branches=len(side.arms), executed=sum(arm.executed for arm in side.arms))
+        for side in (found.old, found.new)
+    )
+    return CoverageFigures(
+        old=old, new=new, open=Names(count=len(found.open), first=[str(arm) for arm in found.open[:named]])
+    )
 
 
 def _names(tally: Tally[str], named: int) -> Names:

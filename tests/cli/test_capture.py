@@ -91,7 +91,7 @@ def test_the_same_deployment_captured_twice_is_reuse(run: Run, captured: Path, c
 
     compared = run("corpus", "compare", "one", "two.yaml", "--block-size", "4", "-o", "json")
     figures = json.loads(compared.out)
-    assert (compared.code, figures["divergent"]) == (11 if figures["unexamined"] else 0, [])
+    assert (compared.code, figures["divergent"]) == (11 if figures["unexamined"]["count"] else 0, 0)
     assert figures["blocks"]["shared"] == figures["blocks"]["old"] > 0
 
     fingerprint = json.loads(run("fingerprint", str(checkpoint), "-o", "json").out)
@@ -241,13 +241,24 @@ def test_a_checkpoint_of_pickles_is_not_opened(run: Run, tmp_path: Path) -> None
 
 def test_corpora_are_shown(run: Run, tmp_path: Path) -> None:
     (listed,) = json.loads(run("corpus", "list", "-o", "json").out)
-    assert run("corpus", "list").out == f"{listed['id']}  {listed['conversations']} conversations\n"
+    assert run("corpus", "list").out.startswith(f"{listed['id']}  {listed['conversations']} conversations\n  tags: ")
     shown = json.loads(run("corpus", "show", "-o", "json").out)
     assert len(shown["conversations"]) == listed["conversations"]
     first = shown["conversations"][0]
     assert first["why"] in run("corpus", "show").out
     assert json.loads(run("corpus", "show", "--id", first["id"]).out)["messages"]
+    tag = first["tags"][0]
+    some = json.loads(run("corpus", "show", "--tag", tag, "-o", "json").out)["conversations"]
+    assert listed["tags"][tag] == len(some) < listed["conversations"]
+    assert f"{len(some)} of {listed['conversations']} conversations" in run("corpus", "show", "--tag", tag).out
+    assert run("corpus", "show", "--tag", tag, "--tag", "no such tag").code == 2
     (tmp_path / "own.jsonl").write_text('{"messages": [{"role": "user", "content": "\\u001b[31mhi"}]}\n')
+    (tmp_path / "kvgate.yaml").write_text("check: {corpus: [own.jsonl]}\n")
+    own = json.loads(run("corpus", "list", "own.jsonl", "-o", "json").out)[1]
+    assert (own["source"], own["conversations"], own["tags"]) == ("own.jsonl", 1, {})
+    assert f"{own['id']}  1 conversation  own.jsonl\n" in run("corpus", "list").out
+    assert run("corpus", "list", "--no-config").out.count("conversations") == 1
+    assert "hi" not in run("corpus", "show", "own.jsonl").out
     assert json.loads(run("corpus", "show", "own.jsonl", "--id", "line-1").out)["messages"][0]["role"] == "user"
     assert run("corpus", "show", "own.jsonl", "--id", "line-2").code == 2
     assert run("corpus", "show", "missing.jsonl").code == 3

@@ -149,21 +149,21 @@ def test_a_clock_on_one_side_is_held_against_both_dates() -> None:
 
 
 @pytest.mark.parametrize("change", [{"renderer": {"transformers": "4", "tokenizers": "0"}}, {"jinja2": "2"}])
-def test_one_library_on_both_sides_is_noticed(change: dict[str, object]) -> None:
+def test_one_library_on_both_sides_is_noticed(change: dict[str, Any]) -> None:
     snapshot = _snapshot(_entry("a", _ok(1)))
     assert compare_snapshots(snapshot, snapshot).same_renderer
     assert not compare_snapshots(snapshot, _snapshot(_entry("a", _ok(1)), **change)).same_renderer
 
 
 @pytest.mark.parametrize("change", [{"options": {"add_generation_prompt": False}}, {"unapplied": ("x",)}])
-def test_other_options_are_noticed(change: dict[str, object]) -> None:
+def test_other_options_are_noticed(change: dict[str, Any]) -> None:
     snapshot = _snapshot(_entry("a", _ok(1)))
     assert compare_snapshots(snapshot, snapshot).same_options
     assert not compare_snapshots(snapshot, _snapshot(_entry("a", _ok(1)), **change)).same_options
 
 
 def test_ids_that_differ_although_all_that_makes_them_is_equal_are_drift() -> None:
-    known = {"template": "t", "tokenizer": "k"}
+    known: dict[str, Any] = {"template": "t", "tokenizer": "k"}
     old, new = _snapshot(_entry("a", _ok(1)), **known), _snapshot(_entry("a", _ok(2)), **known)
     assert compare_snapshots(old, new).drifted
     assert not compare_snapshots(old, old).drifted
