@@ -4,9 +4,10 @@
     python kvgate_snapshot.py MODEL_FOLDER -o tokens.jsonl
 
 One file, to be run inside a serving image, an old one too, so that a deployment's tokens are those of its own
-library. It needs Python 3.8 and transformers 4.40 or newer, and nothing else; it loads nothing from a network and
-runs no code of the model folder but its chat template, as the engine beside it does. kvgate reads what it writes
-(`kvgate corpus compare`, `kvgate capture --renderer tokens.jsonl`).
+library. It needs Python 3.8 and transformers 4.40 or newer, and nothing else; with Python 3.10 or newer it also says
+which tokenizer was built and which branches of the template ran. It loads nothing from a network and runs no code of
+the model folder but its chat template, as the engine beside it does. kvgate reads what it writes (`kvgate corpus
+compare`, `kvgate capture --renderer tokens.jsonl`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import argparse
 import base64
 import contextlib
 import hashlib
+import importlib.abc
+import importlib.machinery
 import inspect
 import json
 import os
@@ -28,7 +31,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
+    from types import ModuleType
 
 SCHEMA = "kvgate/snapshot/v1"
 CLOCKS = ("2026-02-03T04:05:06", "2027-11-19T20:21:22")
@@ -39,16 +43,37 @@ OPTIONS = {
     "template_kwargs": {},
 }
 
-# The diagnostic corpus, packed: `kvgate corpus script` fills it in.
+# The diagnostic corpus, packed, and those modules of kvgate that do their work here as they do at home:
+# `kvgate corpus script` fills them in.
 CORPUS = ""
+CARRIED: dict[str, str] = {}
 
-# Methods of the wrapper by which a class changes ids behind the back of its backend.
-_ENCODING = ("__call__", "_encode_plus", "apply_chat_template", "encode", "tokenize")
 _SECONDS = 5.0  # between two lines of progress
 
 
 class RefusedError(Exception):
     """An input cannot be used; the message says which and why."""
+
+
+class Carried(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds the modules of kvgate that this file carries, and the packages that they lie in."""
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,  # noqa: ARG002 - importlib's
+        target: ModuleType | None = None,  # noqa: ARG002
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Say where a module is, if it is here."""
+        package = any(name.startswith(f"{fullname}.") for name in CARRIED)
+        if fullname not in CARRIED and not package:
+            return None
+        return importlib.machinery.ModuleSpec(fullname, self, origin=__file__, is_package=package)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run its source."""
+        code = compile(CARRIED.get(module.__name__, ""), f"<{module.__name__}>", "exec")
+        exec(code, vars(module))  # noqa: S102 - source of this very file
 
 
 # ---- what is rendered ----
@@ -78,8 +103,8 @@ class Corpus:
         except OSError as error:
             raise RefusedError(f"{self._path}: cannot be read: {error.strerror}") from None
 
-    def conversations(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield id and input of each line, the input as kvgate takes it into its digest."""
+    def conversations(self) -> Iterator[Conversation]:
+        """Yield what each line holds."""
         seen: set[str] = set()
         hasher = hashlib.sha256()
         for number, line in enumerate(self._lines(), 1):
@@ -87,28 +112,46 @@ class Corpus:
             if line.isspace():
                 continue
             try:
-                name, value = _conversation(line.decode("utf-8-sig" if number == 1 else "utf-8"), number)
+                found = Conversation(line.decode("utf-8-sig" if number == 1 else "utf-8"), number)
             except (TypeError, ValueError) as error:
                 raise RefusedError(f"{self._path}:{number}: {error}") from None
-            if name in seen:
-                raise RefusedError(f"{self._path}:{number}: the id {name!r} stands twice")
-            seen.add(name)
-            yield name, value
+            if found.id in seen:
+                raise RefusedError(f"{self._path}:{number}: the id {found.id!r} stands twice")
+            seen.add(found.id)
+            yield found
         if hasher.hexdigest() != self.digest:
             raise RefusedError(f"{self._path}: was changed while it was being read")
 
 
-def _conversation(line: str, number: int) -> tuple[str, dict[str, Any]]:
-    value = json.loads(line, object_pairs_hook=_once)
-    if not isinstance(value, dict) or (value.get("messages") is None) == (value.get("prompt") is None):
-        raise ValueError("needs either 'messages' or 'prompt'")
-    name = value.get("id")
-    return f"line-{number}" if name is None else name, {
-        **{field: value.get(field) for field in ("messages", "prompt", "tools", "documents")},
-        "template_kwargs": value.get("chat_template_kwargs") or {},
-        "add_generation_prompt": value.get("add_generation_prompt"),
-        "continue_final_message": bool(value.get("continue_final_message")),
-    }
+class Conversation:
+    """One line of a corpus.
+
+    Attributes:
+        id: its name.
+        input: what is rendered, as kvgate takes it into its digest.
+        turns: whether the stability of its turns is measured.
+
+    """
+
+    def __init__(self, line: str, number: int) -> None:
+        """Read it; raises ``ValueError`` or ``TypeError`` where it is none."""
+        value = json.loads(line, object_pairs_hook=_once)
+        if not isinstance(value, dict) or (value.get("messages") is None) == (value.get("prompt") is None):
+            raise ValueError("needs either 'messages' or 'prompt'")
+        self.id: str = f"line-{number}" if value.get("id") is None else value["id"]
+        self.turns = "multi-turn" in (value.get("tags") or ())
+        self.input: dict[str, Any] = {
+            **{field: value.get(field) for field in ("messages", "prompt", "tools", "documents")},
+            "template_kwargs": value.get("chat_template_kwargs") or {},
+            "add_generation_prompt": value.get("add_generation_prompt"),
+            "continue_final_message": bool(value.get("continue_final_message")),
+        }
+
+    @property
+    def digest(self) -> str:
+        """Sixteen hex digits that are equal where the same thing is rendered."""
+        text = json.dumps(self.input, separators=(",", ":"))
+        return hashlib.sha256(text.encode("ascii")).hexdigest()[:16]
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -116,12 +159,6 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(value) != len(pairs):
         raise ValueError("a key stands twice in one object")
     return value
-
-
-def input_digest(conversation: dict[str, Any]) -> str:
-    """Return sixteen hex digits that are equal where the same thing is rendered."""
-    text = json.dumps(conversation, separators=(",", ":"))
-    return hashlib.sha256(text.encode("ascii")).hexdigest()[:16]
 
 
 def with_parsed_arguments(message: dict[str, Any]) -> dict[str, Any]:
@@ -156,6 +193,11 @@ class Renderer:
 
     def __init__(self, folder: Path, template: str | None, options: dict[str, Any]) -> None:
         """Load it; without remote code, and without the network."""
+        self.jinja2: str | None = None
+        with contextlib.suppress(ImportError):
+            import jinja2
+
+            self.jinja2 = jinja2.__version__
         try:
             from transformers import AutoTokenizer
         except Exception as error:
@@ -178,20 +220,41 @@ class Renderer:
         try:
             with stopped(clock):
                 if conversation["prompt"] is not None:
-                    text, ids = self._complete(conversation["prompt"])
-                else:
-                    text, ids = self._chat(conversation)
+                    return {"state": "ok", "text": conversation["prompt"], "ids": self._complete(conversation)}
+                text = self._apply(conversation, tokenize=False)
+                ids = list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+                direct = self._apply(conversation, tokenize=True, return_dict=False)
+                if list(direct) != ids:
+                    raise TextAndIdsDisagreeError("encoding the rendered text gives other ids than apply_chat_template")
+                return {"state": "ok", "text": text, "ids": ids}
         except MemoryError:
             raise
         except Exception as error:
             message = " ".join(str(error).split())[:200]
             return {"state": "render-error", "error": {"class": type(error).__name__, "message": message}}
-        return {"state": "ok", "text": text, "ids": ids}
 
-    def _complete(self, prompt: str) -> tuple[str, list[int]]:
-        return prompt, list(self.tokenizer(prompt, add_special_tokens=self._options["add_special_tokens"])["input_ids"])
+    def text(self, conversation: dict[str, Any], clock: str) -> str | None:
+        """Render one conversation and encode nothing; ``None`` where it is an error."""
+        if conversation["prompt"] is not None:
+            return str(conversation["prompt"])
+        try:
+            with stopped(clock):
+                return str(self._apply(conversation, tokenize=False))
+        except MemoryError:
+            raise
+        except Exception:
+            return None
 
-    def _chat(self, conversation: dict[str, Any]) -> tuple[str, list[int]]:
+    def pieces(self, used: set[int]) -> dict[str, str]:
+        """Return the vocabulary's string for each id; one that it does not name is left out."""
+        found = {str(number): self.tokenizer.convert_ids_to_tokens(number) for number in sorted(used)}
+        return {number: piece for number, piece in found.items() if isinstance(piece, str)}
+
+    def _complete(self, conversation: dict[str, Any]) -> list[int]:
+        special_tokens = self._options["add_special_tokens"]
+        return list(self.tokenizer(conversation["prompt"], add_special_tokens=special_tokens)["input_ids"])
+
+    def _apply(self, conversation: dict[str, Any], **how: Any) -> Any:
         messages = conversation["messages"]
         if self._options["parse_tool_arguments"]:
             messages = [with_parsed_arguments(message) for message in messages]
@@ -199,13 +262,9 @@ class Renderer:
         if generate is None:
             generate = self._options["add_generation_prompt"] and not conversation["continue_final_message"]
         arguments: dict[str, Any] = {
-            **self._options["template_kwargs"],
-            **conversation["template_kwargs"],
             "tools": conversation["tools"],
             "documents": conversation["documents"],
-            "chat_template": self._template,
             "continue_final_message": conversation["continue_final_message"],
-            "add_generation_prompt": generate,
         }
         # An old release passes on to the template what it has no parameter for, as its engine would have done.
         for name in ("tools", "documents"):
@@ -214,13 +273,14 @@ class Renderer:
         if "continue_final_message" not in self._parameters and arguments.pop("continue_final_message"):
             raise NotImplementedError("this transformers cannot continue the final message")
         random.seed(0)
-        text = self.tokenizer.apply_chat_template(messages, tokenize=False, **arguments)
-        ids = list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
-        random.seed(0)
-        direct = self.tokenizer.apply_chat_template(messages, tokenize=True, return_dict=False, **arguments)
-        if list(direct) != ids:
-            raise TextAndIdsDisagreeError("encoding the rendered text gives other ids than apply_chat_template")
-        return text, ids
+        return self.tokenizer.apply_chat_template(
+            messages,
+            chat_template=self._template,
+            add_generation_prompt=generate,
+            **arguments,
+            **how,
+            **{**self._options["template_kwargs"], **conversation["template_kwargs"]},
+        )
 
     def _refuse_a_running_clock(self) -> None:
         """Check that the clock which templates read here is the one that is stopped."""
@@ -263,6 +323,38 @@ def stopped(clock: str) -> Iterator[None]:
         module.datetime = before
 
 
+@contextlib.contextmanager
+def watched(tokenizer: Any, covering: Callable[[Any], Any]) -> Iterator[None]:
+    """Have transformers make its template environments of another class, and compile all templates anew.
+
+    transformers keeps compiled templates by their text, so that what was compiled before is forgotten on the way in
+    and out. Old releases have no module of their own for templates and import the class where they use it.
+    """
+    from jinja2 import sandbox
+
+    name = "ImmutableSandboxedEnvironment"
+    try:
+        from transformers.utils import chat_template_utils as library
+    except ImportError:
+        library = None
+    place = library if hasattr(library, name) else sandbox
+    compilers = [getattr(library, f"_{cached}compile_jinja_template", None) for cached in ("", "cached_")]
+    compilers.append(getattr(type(tokenizer), "_compile_jinja_template", None))
+
+    def forget() -> None:
+        for compiler in compilers:
+            getattr(compiler, "cache_clear", lambda: None)()
+
+    before = getattr(place, name)
+    forget()
+    setattr(place, name, covering(before))
+    try:
+        yield
+    finally:
+        setattr(place, name, before)
+        forget()
+
+
 # ---- what the tokenizer is ----
 
 
@@ -270,23 +362,16 @@ def effective(tokenizer: Any) -> str | None:
     """Return the digest of the tokenizer that was really built; ``None`` where it cannot be written out."""
     import transformers
 
-    base = getattr(transformers, "TokenizersBackend", None) or transformers.PreTrainedTokenizerFast
-    if not isinstance(tokenizer, base):
+    if not hasattr(transformers, "TokenizersBackend"):  # its name before transformers 5
+        transformers.TokenizersBackend = transformers.PreTrainedTokenizerFast
+    try:
+        from kvgate.corpora.effective import canonical, written_out
+
+        parts = written_out(tokenizer)
+        return None if isinstance(parts, str) else fingerprint(canonical(parts))
+    except Exception as error:
+        _say(f"it is not known which tokenizer was built: {_words(error)}")
         return None
-    methods = [name for name in _ENCODING if hasattr(base, name)]
-    if not hasattr(transformers, "TokenizersBackend"):
-        methods.append("_batch_encode_plus")
-    cls = type(tokenizer)
-    backend = json.loads(tokenizer.backend_tokenizer.to_str())
-    for outside in ("truncation", "padding"):
-        backend.pop(outside, None)
-    return fingerprint(
-        {
-            "backend": backend,
-            "split_special_tokens": bool(getattr(tokenizer.backend_tokenizer, "encode_special_tokens", False)),
-            "class": cls.__name__ if any(getattr(cls, name) is not getattr(base, name) for name in methods) else None,
-        }
-    )
 
 
 def fingerprint(value: Any) -> str:
@@ -388,16 +473,12 @@ def snapshot(
     output: Path, renderer: Renderer, corpus: Corpus, options: dict[str, Any], unapplied: list[str], redact: bool
 ) -> int:
     """Render a corpus into ``output``, all of it or nothing, and return the number of conversations."""
-    import jinja2
-    import tokenizers
-    import transformers
-
     clocks = CLOCKS if renderer.reads_clock else CLOCKS[:1]
     header = {
         "schema": SCHEMA,
         "corpus": {"id": f"{corpus.name}@{corpus.digest[:12]}", "digest": f"sha256:{corpus.digest}"},
-        "renderer": {"transformers": transformers.__version__, "tokenizers": tokenizers.__version__},
-        "jinja2": jinja2.__version__,
+        "renderer": {name: sys.modules[name].__version__ for name in ("transformers", "tokenizers")},
+        "jinja2": renderer.jinja2,
         "made": "script",
         "options": options,
         "unapplied": unapplied,
@@ -408,22 +489,74 @@ def snapshot(
     }
     count, reported = 0, time.monotonic()
     used: set[int] = set()
+    texts: list[int | None] = []
     with beside(output) as stream:
         stream.write(_line(header))
-        for name, conversation in corpus.conversations():
-            renders = [renderer.render(conversation, clock) for clock in clocks]
+        for conversation in corpus.conversations():
+            renders = [renderer.render(conversation.input, clock) for clock in clocks]
+            entry: dict[str, Any] = {"id": conversation.id, "input": conversation.digest, "renders": renders}
             used.update(*(render.get("ids", ()) for render in renders))
+            texts.extend(hash(render["text"]) if render["state"] == "ok" else None for render in renders)
+            if conversation.turns and renders[0]["state"] == "ok":
+                turns = measured_turns(conversation.input, renders[0]["ids"], renderer, clocks[0])
+                if turns is not None:
+                    entry["turns"] = turns
             if redact:
-                renders = [_redacted(render) for render in renders]
-            stream.write(_line({"id": name, "input": input_digest(conversation), "renders": renders}))
+                entry["renders"] = [_redacted(render) for render in renders]
+            stream.write(_line(entry))
             count += 1
             if time.monotonic() - reported > _SECONDS:
                 reported = time.monotonic()
-                sys.stderr.write(f"{count:,} conversations\n")
-        known = sorted(used)
-        pieces = {} if redact else {str(number): renderer.tokenizer.convert_ids_to_tokens(number) for number in known}
-        stream.write(_line({"end": True, "conversations": count, "coverage": None, "pieces": pieces}))
+                _say(f"{count:,} conversations")
+        coverage = measured_coverage(renderer, corpus, clocks, texts)
+        pieces = {} if redact else renderer.pieces(used)
+        stream.write(_line({"end": True, "conversations": count, "coverage": coverage, "pieces": pieces}))
     return count
+
+
+def measured_turns(
+    conversation: dict[str, Any], whole: list[int], renderer: Renderer, clock: str
+) -> list[dict[str, Any]] | None:
+    """Say whether a chat, cut at the end of each turn, is the beginning of the whole; ``None``: not measured."""
+    try:
+        from kvgate.corpora.divergence.stability import measure_turns, turns_as_data
+    except Exception:
+        return None
+
+    def alone(part: Any) -> list[int] | None:
+        return renderer.render(dict(part), clock).get("ids")
+
+    return turns_as_data(measure_turns(conversation, whole, alone))
+
+
+def measured_coverage(
+    renderer: Renderer, corpus: Corpus, clocks: Sequence[str], texts: list[int | None]
+) -> dict[str, Any] | None:
+    """Render everything once more to see which branches of the template run; ``None``: it cannot be seen here.
+
+    A second time, because a template that is watched is compiled in another way: what is saved comes from a library
+    that nobody touched, and where the second time gives another text, nothing is said.
+    """
+    try:
+        from kvgate.corpora.coverage.recording import Recorder, covering
+
+        recorder = Recorder(renderer.templates)
+        same = True
+        before = iter(texts)
+        with watched(renderer.tokenizer, lambda base: covering(base, recorder)):
+            for conversation in corpus.conversations():
+                for clock in clocks:
+                    text = renderer.text(conversation.input, clock)
+                    same = next(before) in (None, hash(text)) and same
+        coverage: dict[str, Any] = recorder.coverage().as_data()
+    except RefusedError:
+        raise
+    except Exception as error:
+        _say(f"it is not known which branches of the template ran: {_words(error)}")
+        return None
+    if not same:
+        _say("it is not known which branches of the template ran: watched, it renders something else")
+    return coverage if same else None
 
 
 def _line(value: dict[str, Any]) -> bytes:
@@ -494,11 +627,11 @@ def main(arguments: list[str] | None = None) -> int:
         renderer = Renderer(given.folder, template, options)
         count = snapshot(given.output, renderer, corpus, options, unapplied, given.redact)
     except RefusedError as refused:
-        sys.stderr.write(f"error: {refused}\n")
+        _say(f"error: {refused}")
         return 3
     for name in unapplied:
-        sys.stderr.write(f"note: the option {name} is not known here and was not applied\n")
-    sys.stderr.write(f"{given.output}: {count:,} conversations\n")
+        _say(f"note: the option {name} is not known here and was not applied")
+    _say(f"{given.output}: {count:,} conversations")
     return 0
 
 
@@ -530,10 +663,15 @@ def _text(path: Path) -> str:
         raise RefusedError(f"{path}: cannot be read: {_words(error)}") from None
 
 
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+
+
 def _words(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 if __name__ == "__main__":
+    sys.meta_path.insert(0, Carried())
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", TOKENIZERS_PARALLELISM="false")
     sys.exit(main())

@@ -92,7 +92,7 @@ PLANTED = [
     ("deployments/planted.py", "name = 'kvgate.yaml'"),
     ("corpora/worker.py", "print('into the pipe')"),
     ("weights/worker.py", "import os\nos._exit(1)"),
-    ("corpora/standalone/snapshot_script.py", "from kvgate.corpora.limits import Limits"),
+    ("corpora/standalone/snapshot_script.py", "from kvgate.deployments import capture"),
     ("corpora/standalone/other.py", "import sys\nsys.stderr.write('x')"),
     # rules is pure
     ("rules/planted.py", "from pathlib import Path"),
