@@ -12,8 +12,6 @@ from kvgate.rules.progress import Progress
 if TYPE_CHECKING:
     from kvgate.corpora.sweeps.result import SweepResult
 
-_NAMED = 20
-
 
 @dataclass(frozen=True)
 class Swept:
@@ -66,7 +64,7 @@ def sweep(old: Manifest, new: Manifest, progress: Progress) -> Swept | None:
                 f"{side.source}: what transformers {result.renderer.get('transformers')} builds from the files at hand "
                 "is not the tokenizer that was captured"
             )
-    return Swept(result.strings, _parts(result), _found(result), _figures(result), None)
+    return Swept(result.strings, _parts(result), _found(result), result.figures(), None)
 
 
 def _unswept(why: str) -> Swept:
@@ -85,36 +83,3 @@ def _found(result: SweepResult) -> str | None:
         other = result.other_meanings[0]
         return f"{result.meanings} ids stand for other text; first: {other.id} is {other.old!r}, then {other.new!r}"
     return None
-
-
-def _figures(result: SweepResult) -> dict[str, Any]:
-    return {
-        "strings": result.strings,
-        "divergent": result.divergent,
-        "otherMeanings": result.meanings,
-        "unicode": result.unicode,
-        "libraries": dict(result.renderer),
-        "parts": [
-            {"part": one.part, "what": one.what, "count": one.count, "examples": list(one.examples)}
-            for one in result.parts[:_NAMED]
-            if one.inert is None
-        ],
-        "groups": [
-            {"name": one.name, "strings": one.strings, "divergent": one.divergent, "failed": one.failed}
-            for one in result.groups
-        ],
-        "first": [
-            {
-                "group": one.group,
-                "text": one.text,
-                "specialTokens": one.special_tokens,
-                "at": one.at,
-                "old": list(one.old_ids),
-                "new": list(one.new_ids),
-                "oldPieces": list(one.old_pieces),
-                "newPieces": list(one.new_pieces),
-            }
-            for one in result.divergences[:_NAMED]
-        ],
-        "unswept": [{"what": what, "why": why} for what, why in result.unswept],
-    }

@@ -24,6 +24,7 @@ from kvgate.cli.commands.namespace import namespace
 from kvgate.cli.commands.record import show_record, verify_record
 from kvgate.cli.commands.rules import list_rules
 from kvgate.cli.commands.schema import schema
+from kvgate.cli.commands.sweep import sweep_corpus
 
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 
@@ -50,6 +51,7 @@ _GROUPS: Mapping[str, tuple[str, Mapping[str, Callable[..., Any]]]] = {
             "snapshot": snapshot_corpus,
             "script": print_script,
             "compare": compare_snapshots,
+            "sweep": sweep_corpus,
             "verify": verify_snapshot,
         },
     ),

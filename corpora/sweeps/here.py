@@ -16,7 +16,7 @@ from kvgate.corpora.structure import entries, structural_difference
 from kvgate.corpora.sweeps.characters import UNICODE
 from kvgate.corpora.sweeps.encoder import Encoder, Ids
 from kvgate.corpora.sweeps.groups import Group, Plan, plan
-from kvgate.corpora.sweeps.result import GroupResult, OtherMeaning, SweepResult, SweptDivergence
+from kvgate.corpora.sweeps.result import GroupResult, OtherMeaning, SweepResult, SweptDivergence, data_of
 from kvgate.corpora.sweeps.spelling import Spelling
 from kvgate.rules.errors import InputError
 
@@ -54,7 +54,7 @@ def sweep_here(arguments: Mapping[str, Any], limits: Limits, channel: Channel, a
         if isinstance(tokenizer, str):
             raise InputError(f"nothing can be swept: {tokenizer}", where=str(path))
         tokenizers.append(tokenizer)
-    return sweep(tokenizers[0], tokenizers[1], channel, where=arguments["new"]).as_data()
+    return data_of(sweep(tokenizers[0], tokenizers[1], channel, where=arguments["new"]))
 
 
 def sweep(old: Any, new: Any, channel: Channel, *, where: str) -> SweepResult:

@@ -9,6 +9,8 @@ from typing import Any
 
 from kvgate.corpora.structure import PartDifference
 
+_SHOWN = 20  # divergent strings in reports
+
 
 @dataclass(frozen=True)
 class GroupResult:
@@ -107,13 +109,45 @@ class SweepResult:
         """Whether the tokenizers are shown to differ: by a string, or by what an id stands for."""
         return bool(self.divergent or self.meanings)
 
-    def as_data(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return dataclasses.asdict(self)
+    def figures(self) -> dict[str, Any]:
+        """Return it as JSON values for reports, without what is inert and without the digests."""
+        return {
+            "strings": self.strings,
+            "divergent": self.divergent,
+            "otherMeanings": self.meanings,
+            "unicode": self.unicode,
+            "libraries": dict(self.renderer),
+            "parts": [
+                {"part": one.part, "what": one.what, "count": one.count, "examples": list(one.examples)}
+                for one in self.parts
+                if one.inert is None
+            ],
+            "groups": [dataclasses.asdict(one) for one in self.groups],
+            "first": [
+                {
+                    "group": one.group,
+                    "text": one.text,
+                    "specialTokens": one.special_tokens,
+                    "at": one.at,
+                    "old": list(one.old_ids),
+                    "new": list(one.new_ids),
+                    "oldPieces": list(one.old_pieces),
+                    "newPieces": list(one.new_pieces),
+                }
+                for one in self.divergences[:_SHOWN]
+            ],
+            "firstMeanings": [dataclasses.asdict(one) for one in self.other_meanings],
+            "unswept": [{"what": what, "why": why} for what, why in self.unswept],
+        }
+
+
+def data_of(result: SweepResult) -> dict[str, Any]:
+    """Return it all as JSON values, for :func:`result_of`."""
+    return dataclasses.asdict(result)
 
 
 def result_of(answer: Mapping[str, Any]) -> SweepResult:
-    """Return the result from the child's answer, which is what :meth:`SweepResult.as_data` gives."""
+    """Return the result from the child's answer, which is what :func:`data_of` gives."""
     kinds = {
         "parts": PartDifference,
         "other_meanings": OtherMeaning,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -167,6 +168,10 @@ _GPT4 = (
 _INNER = _BYTES | {"use_regex": False}
 
 
+def _put(name: str, value: Any) -> Callable[[Backend], object]:
+    return lambda backend: backend.update({name: value})
+
+
 def _split(pattern: str, behavior: str = "Isolated") -> Any:
     first = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": behavior, "invert": False}
     return {"type": "Sequence", "pretokenizers": [first, _INNER]}
@@ -201,9 +206,7 @@ _SPLITS: dict[str, list[Any]] = {
 @pytest.mark.parametrize(("one", "other"), [*zip(_NORMALIZERS, [*_NORMALIZERS][1:], strict=False)])
 def test_another_normaliser(one: str, other: str) -> None:
     base = KINDS["byte-level"]()
-    old, new = (
-        edited(base, lambda backend, name=name: backend.update(normalizer=_NORMALIZERS[name])) for name in (one, other)
-    )
+    old, new = (edited(base, _put("normalizer", _NORMALIZERS[name])) for name in (one, other))
     differing, found, meanings = _swept(old, new)
     assert (differing, meanings) == ({"normalizer"}, 0)
     assert found is not None
@@ -214,10 +217,7 @@ def test_another_normaliser(one: str, other: str) -> None:
 )
 def test_another_pre_tokenizer(kind: str, place: int) -> None:
     base = KINDS[kind]()
-    old, new = (
-        edited(base, lambda backend, step=step: backend.update(pre_tokenizer=step))
-        for step in _SPLITS[kind][place : place + 2]
-    )
+    old, new = (edited(base, _put("pre_tokenizer", step)) for step in _SPLITS[kind][place : place + 2])
     differing, found, _ = _swept(old, new)
     assert differing == {"pre-tokenizer"}
     assert found is not None
