@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from jinja2 import TemplateSyntaxError, nodes
 from jinja2.compiler import CodeGenerator, Frame
@@ -25,6 +25,22 @@ _OFFERED = {"raise_exception", "strftime_now"}
 _CLOCK = {"strftime_now"}
 _CHANCE = {"lipsum"}
 
+Period = Literal["second", "minute", "hour", "day", "month", "year"]
+PERIODS: tuple[Period, ...] = ("second", "minute", "hour", "day", "month", "year")
+"""How long what a template prints of the clock stays the same, the shortest first."""
+
+# What changes once in each period, of the directives of Python's strftime (datetime, "Format Codes"); all others
+# count as changing each second, but for those that print no time.
+_DIRECTIVES: dict[str, Period] = {
+    **dict.fromkeys("MR", "minute"),
+    **dict.fromkeys("HIp", "hour"),
+    **dict.fromkeys("aAwdjUWuVGgxDFe", "day"),
+    **dict.fromkeys("bBmh", "month"),
+    **dict.fromkeys("yYC", "year"),
+}
+_TIMELESS = frozenset("%ntzZ")  # the renderer's clock has no time zone
+_DIRECTIVE = re.compile(r"%[-_0^#]?\d*([EO]?)(.?)", re.DOTALL)
+
 _DUNDER = re.compile(r"__\w+__")
 
 
@@ -36,6 +52,8 @@ class Syntax:
         tree: the syntax tree as JSON, without lines, comments and joints between pieces of text.
         reads: variables it looks up that nothing in it sets, the environment's functions left out.
         reads_clock: it asks for the time of day.
+        clock: how long what it prints of the clock stays the same: the shortest period that it prints; ``None``: it
+            prints nothing of it. What is not known to be longer is a ``second``.
         reads_chance: it draws random text, so that equal requests give different tokens.
 
     """
@@ -43,6 +61,7 @@ class Syntax:
     tree: Any
     reads: frozenset[str]
     reads_clock: bool
+    clock: Period | None
     reads_chance: bool
 
 
@@ -74,8 +93,41 @@ def parse_template(text: str, where: str) -> Syntax:
         tree=tree,
         reads=frozenset(names - _OFFERED),
         reads_clock=bool(names & _CLOCK),
+        clock=_clock(template),
         reads_chance="random" in filters or bool(called & _CHANCE),
     )
+
+
+def _clock(template: nodes.Template) -> Period | None:
+    called = {
+        id(call.node): _period(call)
+        for call in template.find_all(nodes.Call)
+        if isinstance(call.node, nodes.Name) and call.node.name in _CLOCK
+    }
+    asked = {id(test.node) for test in template.find_all(nodes.Test) if test.name in ("defined", "undefined")}
+    shortest = len(PERIODS)
+    for name in template.find_all(nodes.Name):
+        if name.name in _CLOCK and name.ctx == "load" and id(name) not in asked:
+            period = called.get(id(name), "second")  # kept under another name, or handed on: nothing is known
+            if period is not None:
+                shortest = min(shortest, PERIODS.index(period))
+    return PERIODS[shortest] if shortest < len(PERIODS) else None
+
+
+def _period(call: nodes.Call) -> Period | None:
+    """Return how long the answer to one call stays the same; ``None``: always."""
+    formats = [*call.args, *(each.value for each in call.kwargs)]
+    if call.dyn_args or call.dyn_kwargs or len(formats) != 1:
+        return "second"
+    text = formats[0].value if isinstance(formats[0], nodes.Const) else None
+    if not isinstance(text, str):
+        return "second"
+    periods: list[Period] = [
+        "second" if modifier else _DIRECTIVES.get(directive, "second")
+        for modifier, directive in _DIRECTIVE.findall(text)
+        if directive not in _TIMELESS
+    ]
+    return min(periods, key=PERIODS.index, default=None)
 
 
 class _Generation(Extension):

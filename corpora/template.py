@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvgate.corpora.files import listing, read_text
 from kvgate.corpora.fingerprint import fingerprint
 from kvgate.rules.errors import InputError
+
+if TYPE_CHECKING:
+    from kvgate.corpora.syntax import Period
 
 FILE = "chat_template.jinja"
 FOLDER = "additional_chat_templates"
@@ -19,6 +22,9 @@ CONFIG = "tokenizer_config.json"
 _MAX_TEMPLATE = 1 << 20
 _MAX_NAMED = 64
 _JINJA = "{}\n"
+# What every rendering has, besides the special tokens. Source: huggingface/transformers,
+# src/transformers/utils/chat_template_utils.py, ``render_jinja_template``, 5.24.0.
+_SUPPLIED = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,8 @@ class TemplateFacts:
             do not count, so equal trees render equally.
         reads: variables that any of them looks up, sorted; the renderer's own functions left out.
         reads_clock: one of them asks for the time of day.
+        clock: how long what they print of it stays the same, the shortest period of any (``day``: prefixes go cold
+            at midnight); ``None``: they print nothing of it.
         reads_chance: one of them draws random text, so no rendering of it can be repeated.
 
     """
@@ -43,7 +51,18 @@ class TemplateFacts:
     tree: str
     reads: tuple[str, ...]
     reads_clock: bool
+    clock: Period | None
     reads_chance: bool
+
+    def unsupplied(self, special_tokens: Iterable[str], variables: Iterable[str]) -> tuple[str, ...]:
+        """Return the variables it looks up that renderers do not supply, sorted: undefined, unless a request sets them.
+
+        Args:
+            special_tokens: names of the tokenizer's special tokens (``bos_token`` ...), which are supplied.
+            variables: names of the template variables that the deployment sets for every request.
+
+        """
+        return tuple(sorted(frozenset(self.reads) - _SUPPLIED - frozenset(special_tokens) - frozenset(variables)))
 
 
 @dataclass(frozen=True)
@@ -102,7 +121,7 @@ def describe_templates(templates: Templates) -> TemplateFacts:
         InputError: one of them is no template, or asks for Python's internals.
 
     """
-    from kvgate.corpora.syntax import parse_template
+    from kvgate.corpora.syntax import PERIODS, parse_template
 
     parsed = {name: parse_template(text, templates.where[name]) for name, text in templates.texts.items()}
     return TemplateFacts(
@@ -112,6 +131,7 @@ def describe_templates(templates: Templates) -> TemplateFacts:
         tree=fingerprint({name: syntax.tree for name, syntax in parsed.items()}),
         reads=tuple(sorted(frozenset().union(*(syntax.reads for syntax in parsed.values())))),
         reads_clock=any(syntax.reads_clock for syntax in parsed.values()),
+        clock=min((syntax.clock for syntax in parsed.values() if syntax.clock), key=PERIODS.index, default=None),
         reads_chance=any(syntax.reads_chance for syntax in parsed.values()),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from datetime import datetime
 
 import pytest
 from hypothesis import given, settings
@@ -102,6 +103,56 @@ def test_reads_what_nothing_in_it_sets() -> None:
 def test_clock_and_chance(text: str, clock: bool, chance: bool) -> None:
     syntax = parse_template(text, "t")
     assert (syntax.reads_clock, syntax.reads_chance) == (clock, chance)
+
+
+@pytest.mark.parametrize(
+    ("text", "period"),
+    [
+        (CHATML, None),
+        ("{{ strftime_now('%Y-%m-%d') }}", "day"),
+        ("{{ strftime_now('%d %b %Y') }}", "day"),
+        ("{{ strftime_now('%-d %B') }}", "day"),
+        ("{{ strftime_now(format='%A') }}", "day"),
+        ("{{ strftime_now('%B %Y') }}", "month"),
+        ("{{ strftime_now('%Y') }}", "year"),
+        ("{{ strftime_now('%d.%m. %H h') }}", "hour"),
+        ("{{ strftime_now('%I %p') }}", "hour"),
+        ("{{ strftime_now('%H:%M') }}", "minute"),
+        ("{{ strftime_now('%H:%M:%S') }}", "second"),
+        ("{{ strftime_now('%c') }}", "second"),
+        ("{{ strftime_now('%Q') }}", "second"),
+        ("{{ strftime_now('%Ey') }}", "second"),
+        ("{{ strftime_now('100 %%, %n') }}", None),
+        ("{{ strftime_now(form) }}", "second"),
+        ("{{ strftime_now('%Y' ~ form) }}", "second"),
+        ("{{ strftime_now(*forms) }}", "second"),
+        ("{{ strftime_now() }}", "second"),
+        ("{% set now = strftime_now %}{{ now('%Y') }}", "second"),
+        ("{% if strftime_now is defined %}{{ strftime_now('%Y') }}{% else %}2024{% endif %}", "year"),
+        ("{% if strftime_now is defined %}x{% endif %}", None),
+        ("{% if x %}{{ strftime_now('%Y') }}{% else %}{{ strftime_now('%d') }}{% endif %}", "day"),
+    ],
+)
+def test_how_long_what_it_prints_of_the_clock_stays_the_same(text: str, period: str | None) -> None:
+    assert parse_template(text, "t").clock == period
+
+
+@pytest.mark.parametrize("directive", "aAwdbBmyYHIpMSfzZjUWcxX%GuV")
+def test_a_period_is_never_longer_than_it_is(directive: str) -> None:
+    """Within the period that is named, nothing changes; the directives are those that Python documents."""
+    period = parse_template(f"{{{{ strftime_now('%{directive}') }}}}", "t").clock
+    if period is None:
+        period = "year"
+    begins = datetime(2024, 1, 1)  # its last day belongs to a week of 2025
+    ends = {
+        "second": begins,
+        "minute": begins.replace(second=59),
+        "hour": begins.replace(minute=59, second=59),
+        "day": begins.replace(hour=23, minute=59, second=59),
+        "month": begins.replace(day=31, hour=23, minute=59, second=59),
+        "year": begins.replace(month=12, day=31, hour=23, minute=59, second=59),
+    }
+    assert begins.strftime(f"%{directive}") == ends[period].strftime(f"%{directive}")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kvgate.corpora.template import describe_templates, resolve_templates
+from kvgate.corpora.template import Templates, describe_templates, resolve_templates
 from kvgate.rules.errors import InputError
 
 from .conftest import MakeFolder
@@ -49,6 +49,22 @@ def test_an_override_beats_every_file(make_folder: MakeFolder, tmp_path: Path) -
     assert by_file.texts == by_text.texts == {"default": "{{ messages }}"}
     assert (by_file.source, by_text.source) == ("mine.jinja", "literal")
     assert describe_templates(by_file).digest == describe_templates(by_text).digest
+
+
+def test_the_clock_of_several_templates_is_the_fastest_of_them() -> None:
+    def clock(**texts: str) -> str | None:
+        return describe_templates(Templates(texts, "literal", dict.fromkeys(texts, "t"))).clock
+
+    assert clock(default="a") is None
+    assert clock(default="a", tool_use="{{ strftime_now('%Y') }}") == "year"
+    assert clock(default="{{ strftime_now('%H') }}", tool_use="{{ strftime_now('%Y') }}") == "hour"
+
+
+def test_variables_that_no_renderer_supplies() -> None:
+    text = "{{ bos_token }}{{ messages }}{{ tools }}{% if enable_thinking %}{{ date_string }}{{ own_token }}{% endif %}"
+    facts = describe_templates(Templates({"default": text}, "literal", {"default": "t"}))
+    assert facts.unsupplied((), ()) == ("bos_token", "date_string", "enable_thinking", "own_token")
+    assert facts.unsupplied(["bos_token", "own_token"], ["enable_thinking"]) == ("date_string",)
 
 
 def test_the_digest_covers_every_named_template(make_folder: MakeFolder) -> None:

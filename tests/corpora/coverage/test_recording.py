@@ -9,7 +9,7 @@ import pytest
 
 from kvgate.corpora.corpus import Corpus
 from kvgate.corpora.coverage.covered import Coverage, coverage_from
-from kvgate.corpora.coverage.recording import Recorder
+from kvgate.corpora.coverage.recording import recording
 from kvgate.rules.errors import InputError
 
 from .rendering import chat, covered, render, render_all
@@ -142,10 +142,10 @@ def test_each_template_has_its_own_record_and_a_line_for_each_branch() -> None:
         "tool_use": "{{ 'x'\n if tools }}",
         "rag": "{{ tools or 1 }}",
     }
-    recorder = Recorder(texts)
-    with recorder.installed():
+    with recording(texts) as recorder:
         for name in ("default", "tool_use"):
             render(texts[name], chat())
+    assert recorder is not None
     coverage = recorder.coverage()
     assert [(str(arm), arm.executed) for arm in coverage.arms] == [
         ("line 3: `if tools`", False),
@@ -156,18 +156,29 @@ def test_each_template_has_its_own_record_and_a_line_for_each_branch() -> None:
     ]
 
 
-def test_outside_nothing_is_recorded_and_one_text_compiled_twice_is_one_template() -> None:
+def test_outside_nothing_is_recorded_and_two_names_of_one_text_are_one_template() -> None:
     text = "{% if tools %}a{% endif %}"
-    recorder = Recorder({"default": text, "again": text})
     render(text, chat())
-    with recorder.installed():
+    with recording({"default": text, "again": text}) as recorder:
         pass
     render(text, chat())
+    assert recorder is not None
     assert {arm.executed for arm in recorder.coverage().arms} == {False}
-    for _ in range(2):
-        with recorder.installed():
-            render(text, chat())
+    with recording({"default": text, "again": text}) as recorder:
+        render(text, chat())
+    assert recorder is not None
     assert [arm.executed for arm in recorder.coverage().arms] == [False, True, False, True]
+
+
+def test_another_release_of_transformers_that_makes_templates_otherwise_records_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from transformers.utils import chat_template_utils
+
+    monkeypatch.delattr(chat_template_utils, "_compile_jinja_template")
+    with recording({"default": "a"}) as recorder:
+        pass
+    assert recorder is None
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
