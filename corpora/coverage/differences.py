@@ -13,6 +13,7 @@ from difflib import SequenceMatcher
 from kvgate.corpora.coverage.equivalence import METHODS, Effort, equivalent
 from kvgate.corpora.coverage.items import Choice, Item, Step, Text, items_of
 from kvgate.corpora.coverage.tree import Node, walk
+from kvgate.corpora.coverage.unsettled import is_unsettled
 
 # Aligning is cubic at worst; real templates have fewer statements in one place.
 _MAX_ALIGNED = 300 * 300
@@ -74,7 +75,7 @@ def differences(old: Node, new: Node) -> Iterator[Difference]:
         return
     sides = items_of(old.many(0)), items_of(new.many(0))
     place = _Place(None, None, 1, 1)
-    if _redefines(old) or _redefines(new):
+    if any(_redefines(side) or is_unsettled(side) for side in (old, new)):
         yield _difference(*sides, place, proved=False)
     else:
         yield from _compare(*sides, place, Effort())

@@ -44,6 +44,10 @@ PROVED = [
     ("{% set x %}a{{ b }}{% endset %}{{ x }}", "{% set x %}{{ 'a' ~ b }}{% endset %}{{ x }}"),
     ("{% if a %}x{% set b = 1 %}y{% endif %}", "{% if a %}{{ 'x' }}{% set b = 1 %}{{ 'y' }}{% endif %}"),
     ("{% if a.strip() %}x{{ a.strip() }}{% endif %}", "{{ 'x' ~ a.strip() if a.strip() }}"),
+    ("{% set g = l|map('string')|list %}{{ g|first or '' }}",
+     "{% set g = l|map('string')|list %}{{ g|first if g|first }}"),
+    ("{% for m in l|selectattr('x') %}x{{ m }}{% endfor %}",
+     "{% for m in l|selectattr('x') %}{{ 'x' ~ m }}{% endfor %}"),
 ]  # fmt: skip
 
 NOT_PROVED = [
@@ -72,6 +76,12 @@ NOT_PROVED = [
     ("{% for m in l %}{{ m }}x{% endfor %}", "{% for m in l %}x{{ m }}{% endfor %}"),
     ("{% for m in l %}x{% endfor %}", "{% for m in l recursive %}x{% endfor %}"),
     ("{% for m in l %}x{% endfor %}", "{% for m in l %}x{% else %}y{% endfor %}"),
+    ("{{ a|safe ~ '<b>' }}", "{{ a|safe + '<b>' }}"),
+    ("{% set x = a|safe %}{{ x ~ '<b>' }}", "{% set x = a|safe %}{{ x + '<b>' }}"),
+    ("{% set g = l|map('string') %}{{ g|first or '' }}",
+     "{% set g = l|map('string') %}{{ g|first if g|first else '' }}"),
+    ("{% macro f(g) %}{{ g|first or '' }}{% endmacro %}{{ f(l|select) }}",
+     "{% macro f(g) %}{{ g|first if g|first else '' }}{% endmacro %}{{ f(l|select) }}"),
     ("{% set x = 1 %}{{ x }}", "{% set x = 2 %}{{ x }}"),
     ("{% set x = 1 %}{{ a }}", "{{ a }}"),
     ("{% set raise_exception = 1 %}{{ raise_exception('a') if b }}",
