@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from kvgate.corpora.coverage.changes import UncoveredArm, uncovered_changes
 from kvgate.corpora.coverage.covered import Coverage, coverage_from
+from kvgate.corpora.coverage.explanation import Explainer
 from kvgate.corpora.divergence.beginning import common
 from kvgate.corpora.divergence.cause import Sides
 from kvgate.corpora.divergence.description import Divergence, describe
@@ -222,6 +223,7 @@ class _Comparing:
         self._old = old
         self._new = new
         self._size = block_size
+        self._coverage = _coverage(old, new)
         self._sides = Sides(
             Pieces(old.footer.pieces),
             Pieces(new.footer.pieces),
@@ -229,6 +231,7 @@ class _Comparing:
             if None in (old.header.tokenizer, new.header.tokenizer)
             else old.header.tokenizer == new.header.tokenizer,
             parts,
+            None if self._coverage is None else Explainer(self._coverage.old, self._coverage.new),
         )
         self._examined = 0
         self._blocks = [0, 0]
@@ -301,16 +304,8 @@ class _Comparing:
             turns=self._turns.done(),
             answers=self._answers.done(),
             redefined=self._redefined(),
-            coverage=self._coverage(),
+            coverage=self._coverage,
         )
-
-    def _coverage(self) -> CoverageComparison | None:
-        sides = [
-            None if file.footer.coverage is None else coverage_from(file.footer.coverage, f"{file.path}: last line")
-            for file in (self._old, self._new)
-        ]
-        old, new = sides
-        return None if old is None or new is None else CoverageComparison(old, new, uncovered_changes(old, new))
 
     def _redefined(self) -> Tally[Redefined]:
         tally: Tallying[Redefined] = Tallying()
@@ -319,3 +314,14 @@ class _Comparing:
             if (other := new.get(number, piece)) != piece:
                 tally.add(Redefined(number, piece, other))
         return tally.done()
+
+
+def _coverage(old: SnapshotFile, new: SnapshotFile) -> CoverageComparison | None:
+    sides = [
+        None if file.footer.coverage is None else coverage_from(file.footer.coverage, f"{file.path}: last line")
+        for file in (old, new)
+    ]
+    before, after = sides
+    if before is None or after is None:
+        return None
+    return CoverageComparison(before, after, uncovered_changes(before, after))

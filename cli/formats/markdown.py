@@ -8,7 +8,7 @@ from typing import Any
 from kvgate.cli.formats.escaping import block, code, escaped
 from kvgate.cli.formats.report import Report, Shown, read_report
 from kvgate.cli.formats.todo import Member, steps, unknowns
-from kvgate.cli.formats.tokens import shared_blocks, tokens_markdown
+from kvgate.cli.formats.tokens import tokens_markdown
 
 LIMIT = 65_000
 """Characters: a GitHub comment holds 65,536, and Jira's and GitLab's limits are no smaller."""
@@ -144,7 +144,8 @@ def _why(report: Report, finding: Shown) -> str:
         parts.append(f"Seen: {escaped(finding.detail)}.")
     if finding.settled:
         parts.append(f"Settled: {escaped(finding.settled)}.")
-    parts += [f"{escaped(shared_blocks(*blocks))}." for blocks in report.reached(finding)]
+    if (reached := report.reached(finding)) is not None:
+        parts.append(f"{escaped(reached[0].upper() + reached[1:])}.")
     parts += [f"{escaped(name)} is met: {escaped(how)}." for name, how in finding.met]
     if finding.open:
         parts.append(f"Open: {escaped(', '.join(finding.open))}.")

@@ -195,15 +195,20 @@ class Report:
         word = "accepted" if self.accepted else "refused"
         return word if self.enforced else f"{word}, not enforced (advisory)"
 
-    def reached(self, finding: Shown) -> tuple[tuple[int, int, int], ...]:
-        """Return size, old and shared of the leading blocks in each corpus that a finding's evidence counted."""
-        return tuple(
-            (found.blocks.size, found.blocks.old, found.blocks.shared)
+    def reached(self, finding: Shown) -> str | None:
+        """Say what share of the old blocks the tokens of a finding's evidence still reach; ``None``: not counted."""
+        from kvgate.cli.formats.tokens import shared_blocks
+
+        counted = [
+            found.blocks
             for one in self.evidence
             if one.digest in finding.evidence
             for found in one.tokens
-            if found.blocks is not None and found.divergent
-        )
+            if found.blocks is not None
+        ]
+        if not counted:
+            return None
+        return shared_blocks(counted[0].size, sum(one.old for one in counted), sum(one.shared for one in counted))
 
     def old(self, baseline: int | None) -> str:
         """Say which old deployment a finding is about, where there are several."""

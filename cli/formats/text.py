@@ -8,7 +8,7 @@ from typing import Any
 from kvgate.cli.formats.page import Page
 from kvgate.cli.formats.report import Baseline, Group, Report, Shown, read_report
 from kvgate.cli.formats.todo import Member, Step, steps, unknowns
-from kvgate.cli.formats.tokens import shared_blocks, show_tokens
+from kvgate.cli.formats.tokens import show_tokens
 
 _HEADINGS: Mapping[Group, str] = {
     "fault": "UNSAFE BY ITSELF",
@@ -116,8 +116,8 @@ def _answers(finding: Shown) -> str:
 
 
 def _reached(page: Page, report: Report, finding: Shown, indent: int) -> None:
-    for blocks in report.reached(finding):
-        page.say(shared_blocks(*blocks), indent=indent, hang=2)
+    if (reached := report.reached(finding)) is not None:
+        page.say(reached, indent=indent, hang=2)
 
 
 def _demands(finding: Shown) -> str:

@@ -47,7 +47,8 @@ def read_tokens(data: Any) -> TokenFigures:
 
 def show_tokens(page: Page, found: TokenFigures, more: Sequence[str] = (), *, indent: int = 0) -> None:
     """Add a comparison to a page, and further notes at its end."""
-    for line in (*summary(found), *_held(found)):
+    first, *rest = (*_summary(found), *_held(found))
+    for line in (f"{found.corpus}: {first}", *rest):
         page.say(line, indent=indent, hang=2)
     for kind in found.kinds[:_KINDS]:
         one = kind.example
@@ -59,13 +60,14 @@ def show_tokens(page: Page, found: TokenFigures, more: Sequence[str] = (), *, in
             page.say(others, indent=indent + 2, hang=2)
     if left := _left(found):
         page.say(left, indent=indent)
-    for line in (*notes(found), *more):
+    for line in (*_notes(found), *more):
         page.say(line, indent=indent, hang=2)
 
 
 def tokens_markdown(found: TokenFigures, more: Sequence[str] = ()) -> str:
     """Return a comparison, and further notes, as Markdown."""
-    lines = [f"{escaped(line)}  " for line in (*summary(found), *_held(found))]
+    first, *rest = (f"{escaped(line)}  " for line in (*_summary(found), *_held(found)))
+    lines = [f"{code(found.corpus)}: {first}", *rest]
     for kind in found.kinds[:_KINDS]:
         one = kind.example
         lines += ["", f"* {code(one.conversation)}: {escaped(_where(one))}  ", f"  why: {escaped(one.why)}"]
@@ -75,7 +77,7 @@ def tokens_markdown(found: TokenFigures, more: Sequence[str] = ()) -> str:
             lines += ["", *(f"  {line}" for line in _markdown_table(one.rows))]
     if left := _left(found):
         lines += ["", left]
-    found_notes = [f"* {escaped(line)}" for line in (*notes(found), *more)]
+    found_notes = [f"* {escaped(line)}" for line in (*_notes(found), *more)]
     return "\n".join([*lines, *(["", *found_notes] if found_notes else [])]) + "\n"
 
 
@@ -90,11 +92,11 @@ def _markdown_table(rows: Sequence[RowFigure]) -> Iterator[str]:
         yield f"| {' | '.join(cells)} |"
 
 
-def summary(found: TokenFigures) -> Iterator[str]:
+def _summary(found: TokenFigures) -> Iterator[str]:
     """Say how many conversations diverge and what that leaves of the old blocks."""
     counted = "1 conversation" if found.conversations == 1 else f"{found.conversations:,} conversations"
     if not found.divergent:
-        yield f"{found.corpus}: {counted} compared, none diverges"
+        yield f"{counted} compared, none diverges"
     else:
         unknown = found.divergent - found.by_template - found.by_tokenizer
         by = [
@@ -107,7 +109,7 @@ def summary(found: TokenFigures) -> Iterator[str]:
             if count
         ]
         verb = "diverges" if found.divergent == 1 else "diverge"
-        yield f"{found.corpus}: {found.divergent:,} of {counted} {verb}: {', '.join(by)}"
+        yield f"{found.divergent:,} of {counted} {verb}: {', '.join(by)}"
     if found.blocks is not None:
         yield shared_blocks(found.blocks.size, found.blocks.old, found.blocks.shared)
 
@@ -117,10 +119,10 @@ def shared_blocks(size: int, old: int, shared: int) -> str:
     if not old:
         return f"no conversation fills a block of {size} tokens, so nothing is said about old blocks"
     # Rounded down: 100 % is all of them.
-    return f"still reached: {shared:,} of {old:,} full leading blocks of {size} tokens ({100 * shared // old} %)"
+    return f"old blocks still reached: {shared:,} of {old:,} ({100 * shared // old} %), of {size:,} tokens each"
 
 
-def notes(found: TokenFigures) -> Iterator[str]:
+def _notes(found: TokenFigures) -> Iterator[str]:
     """Say what was not compared, and what the comparison does not speak of."""
     for failed in found.unexamined.kinds[:_KINDS]:
         yield f"not compared: {_several(failed.conversations, failed.count)}: {_failure(failed)}"
@@ -146,7 +148,7 @@ def notes(found: TokenFigures) -> Iterator[str]:
             "the two was edited, or is not what it says"
         )
     if found.redacted and (found.divergent or found.unexamined.count):
-        yield "prompt text is left out, and the tokens with it (`kvgate corpus compare --no-redact` shows them)"
+        yield "prompt text is left out, and the tokens with it (kvgate corpus compare --no-redact shows them)"
 
 
 def _held(found: TokenFigures) -> Iterator[str]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from kvgate.corpora.coverage.explanation import Explainer
 from kvgate.corpora.divergence.beginning import common
 from kvgate.corpora.divergence.pieces import Pieces
 from kvgate.corpora.divergence.window import Window
@@ -56,6 +57,7 @@ class Sides:
         new: of the new side.
         same_tokenizer: whether the same tokenizer was built; ``None``: not known.
         parts: in what the two tokenizers differ, where both are at hand.
+        explainer: says which lines of the template changed; ``None``: the templates' branches were not recorded.
 
     """
 
@@ -63,6 +65,7 @@ class Sides:
     new: Pieces
     same_tokenizer: bool | None = None
     parts: Sequence[PartDifference] = ()
+    explainer: Explainer | None = None
 
 
 def why(old: Rendered, new: Rendered, sides: Sides, seen: Window, *, only_on_this_date: bool) -> Cause:
@@ -109,6 +112,8 @@ def _text(old: Rendered, new: Rendered, sides: Sides, *, only_on_this_date: bool
     if at == len(old.text) or at == len(new.text):
         side, other = ("old", "new") if at == len(old.text) else ("new", "old")
         words = f"the {side} text is the beginning of the {other}, which goes on"
+    if sides.explainer is not None and (found := sides.explainer.explain(old.text, new.text, at)):
+        words += f" ({'' if found[0].only else 'most likely '}{found[0]})"
     if not sides.same_tokenizer:
         shared = common(old.ids, new.ids)
         ends = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from kvgate.corpora.divergence.figures import evidence_figures
 from kvgate.rules.case import Case, Options
 from kvgate.rules.decide import decide
 from kvgate.rules.evidence import Coverage, Evidence, subject_of
@@ -12,6 +13,7 @@ from kvgate.rules.manifest import Manifest, manifest_from
 from kvgate.rules.pack import shipped_pack
 from kvgate.rules.record import record_of
 from kvgate.rules.waivers import Waiver
+from tests.cli.divergent import compared
 from tests.rules.clean import FORGET, clean, digest
 
 AS_OF = "2026-11-29"
@@ -43,6 +45,20 @@ def _tokens(old: Manifest, new: Manifest) -> Evidence:
         coverage=Coverage(examined={"conversations": 142}, missing={"7 conversations": "a side could not render them"}),
         figures={"conversations": 142, "divergent": 0},
         reason="no divergence on the corpus; sampling proves no tokenizer or template equal",
+    )
+
+
+def _divergence(old: Manifest, new: Manifest) -> Evidence:
+    figures = evidence_figures([compared("think"), compared("added", public=False)], redact=None)
+    return Evidence(
+        schema="kvgate/evidence/v1",
+        kind="token-identity",
+        state="refuted",
+        old=subject_of(old, "token-identity"),
+        new=subject_of(new, "token-identity"),
+        coverage=Coverage(examined={"conversations": 3}),
+        figures=figures,
+        reason="3 of 3 conversations diverge; first: first at token 10",
     )
 
 
@@ -87,6 +103,7 @@ def _cases() -> dict[str, Case]:
             options=options,
         ),
         "met": Case((_old(),), template, pack, evidence=(_tokens(_old(), template),), options=options),
+        "tokens": Case((_old(),), template, pack, evidence=(_divergence(_old(), template),), options=options),
         "waived": Case(
             (_old(),), _new({"precision.compute": "float16"}), pack, waivers=(waiver, stale), options=options
         ),
@@ -101,7 +118,19 @@ def _cases() -> dict[str, Case]:
     }
 
 
-NAMES = ("reuse", "settings", "unverified", "clear", "self-fault", "met", "waived", "several", "first", "no-profile")
+NAMES = (
+    "reuse",
+    "settings",
+    "unverified",
+    "clear",
+    "self-fault",
+    "met",
+    "tokens",
+    "waived",
+    "several",
+    "first",
+    "no-profile",
+)
 
 
 @functools.cache

@@ -114,7 +114,7 @@ def test_compare_prints_each_format(run: Run, tmp_path: Path) -> None:
     ran = run("corpus", "compare", "old.jsonl", "new.jsonl", "--block-size", "4")
     assert (ran.code, ran.err) == (10, "")
     assert "2 of 2 conversations diverge: 2 by the rendered text" in ran.out
-    assert "still reached: 4 of 4 full leading blocks of 4 tokens (100 %)" in ran.out
+    assert "old blocks still reached: 4 of 4 (100 %), of 4 tokens each" in ran.out
     assert "all 10 old ids are the beginning of the 12 new ones" in ran.out
     assert "inside its own image" in " ".join(ran.out.split())
     data = json.loads(run("corpus", "compare", "old.jsonl", "new.jsonl", "--block-size", "4", "-o", "json").out)
