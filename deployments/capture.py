@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from kvgate.deployments.config import (
     read_config,
 )
 from kvgate.deployments.contradictions import refuse_contradictions
+from kvgate.deployments.elsewhere import LIBRARIES, engine_of, refuse_another_deployment
 from kvgate.deployments.hub import HubCheckpoint, obtain, split_repository
 from kvgate.deployments.launch import LaunchFacts, parse_vllm, resolve
 from kvgate.rules.canonical import digest
@@ -108,7 +110,7 @@ def capture(
     launch: Sequence[LaunchFacts] = (),
     adapters: Mapping[str, Path] | None = None,
     chat_template: str | None = None,
-    renderer: Literal["here"] | None = None,
+    renderer: Literal["here"] | SnapshotFile | None = None,
     sets: Mapping[str, Any] | None = None,
     unsets: Iterable[str] = (),
     snapshot_to: Path | None = None,
@@ -123,7 +125,8 @@ def capture(
         launch: what the launch files say.
         adapters: folders by adapter name: of adapters that no launch line names, or where their files are here.
         chat_template: a template file or text that overrides the checkpoint's and the launch line's.
-        renderer: ``"here"``: this environment is the one that serves.
+        renderer: ``"here"``: this environment is the one that serves. A snapshot: it was taken where requests are
+            served, and speaks for the renderer there.
         sets: manifest values that only the operator knows, by path; they override what was found.
         unsets: manifest paths and sections that the operator declares to be at the engine's defaults.
         snapshot_to: the file that the snapshot of the corpus becomes; ``None``: none is taken.
@@ -131,7 +134,7 @@ def capture(
 
     Raises:
         InputError: the checkpoint, an adapter or the template is missing, unreadable or hostile; the launch
-            lines contradict each other or the checkpoint.
+            lines contradict each other or the checkpoint; the renderer's snapshot contradicts them.
         UsageError: ``sets`` or ``unsets`` name no manifest path.
     """
     return _Capture(
@@ -147,7 +150,7 @@ class _Capture:
         launch: Sequence[LaunchFacts],
         adapters: Mapping[str, Path],
         chat_template: str | None,
-        renderer: Literal["here"] | None,
+        renderer: Literal["here"] | SnapshotFile | None,
         sets: Mapping[str, Any],
         unsets: Iterable[str],
         snapshot_to: Path | None,
@@ -373,27 +376,37 @@ class _Capture:
     def _tokens(self, folder: Path, hub: HubCheckpoint | None) -> SnapshotFile | None:
         facts, assembly = self._facts, self._assembly
         doubted = dict(facts.unknown) if facts is not None else {}
-        if "tokenizer" in doubted:
+        if (reason := doubted.get("tokenizer")) is not None:
+            self._left_out(reason)
             return None
         if (reason := doubted.get("tokenizer.effective")) is not None:
             assembly.doubt("chat_template", reason)
+            self._left_out(reason)
             return None
         folder, path = self._tokenizer_folder(folder, hub)
         if own := next((name for pattern in _MISTRAL_TOKENIZER for name in folder.glob(pattern)), None):
             reason = f"the engine takes the tokenizer from {own.name}, which kvgate does not read"
             for part in (*_TOKENIZER_CONTENT, "chat_template"):
                 assembly.doubt(part, reason)
+            self._left_out(reason)
             return None
         template, here = self._chat_template(folder, "chat_template" in doubted)
         options = facts.values.get("tokenizer.options") if facts is not None else None
+        elsewhere = self._elsewhere
         found, snapshot = examine(
             folder,
             template=template,
-            corpus=load_corpus(CORPUS) if here and self._snapshot_to is not None else None,
+            corpus=load_corpus(CORPUS) if here and self._snapshot_to is not None and elsewhere is None else None,
             options=options or {},
             snapshot_to=self._snapshot_to,
             progress=self._progress,
         )
+        if elsewhere is not None:
+            values = self._facts.values if self._facts is not None else {}
+            refuse_another_deployment(elsewhere, found, values, template_known=here)
+            snapshot = elsewhere
+            if engine_of(elsewhere) is None:
+                found = dataclasses.replace(found, effective=elsewhere.header.tokenizer)
         assembly.put("tokenizer.path", path, "computed")
         self._tokenizer(found)
         if here and found.template is None:
@@ -405,6 +418,15 @@ class _Capture:
             if found.template.reads_chance:
                 self._notes.append("the chat template draws random text: no rendering of it can be repeated")
         return snapshot
+
+    @property
+    def _elsewhere(self) -> SnapshotFile | None:
+        return None if isinstance(self._renderer, str) else self._renderer
+
+    def _left_out(self, reason: str) -> None:
+        """Say that a snapshot which was given is not taken in: a reader would think that it counts."""
+        if self._elsewhere is not None:
+            self._notes.append(f"the snapshot {self._elsewhere.path} is left out: {reason}")
 
     def _tokenizer_folder(self, folder: Path, hub: HubCheckpoint | None) -> tuple[Path, str]:
         name = self._facts.tokenizer if self._facts is not None else None
@@ -461,9 +483,15 @@ class _Capture:
     def _serving_renderer(self, found: TokenizerFacts) -> None:
         assembly, values = self._assembly, self._facts.values if self._facts is not None else {}
         section = "tokenizer.renderer"
-        if self._renderer == "here":
+        elsewhere = self._elsewhere
+        asked = engine_of(elsewhere) if elsewhere is not None else None
+        if elsewhere is not None and asked is None:
             assembly.restore(section, True)
-            for name in ("transformers", "tokenizers"):
+            for name in LIBRARIES:
+                assembly.put(f"{section}.{name}", elsewhere.header.renderer[name], "computed")
+        elif self._renderer == "here":
+            assembly.restore(section, True)
+            for name in LIBRARIES:
                 assembly.put(f"{section}.{name}", found.renderer[name], "computed")
             if (here := _installed(values.get("engine.name"))) is not None and "engine.version" not in self._sets:
                 assembly.restore("engine.version", True)
@@ -471,8 +499,12 @@ class _Capture:
                 values = {**values, "engine.version": here}
         elif self._facts is not None:
             # What the image or package set holds: comparable only while that is known.
-            for name in ("transformers", "tokenizers"):
+            for name in LIBRARIES:
                 assembly.put(f"{section}.{name}", None)
+            if asked is not None and "engine.version" not in self._sets:
+                assembly.restore("engine.version", True)
+                assembly.put("engine.version", asked[1], "observed")
+                values = {**values, "engine.version": asked[1]}
         for name, path in (("engine", "engine.name"), ("engine_version", "engine.version")):
             value = self._sets.get(path, values.get(path))
             if value is not None:

@@ -130,10 +130,12 @@ class Renderer(Section):
 
 
 class SnapshotRenderer(Section):
-    """The library versions that rendered a snapshot."""
+    """The versions of what rendered a snapshot: libraries, or an engine that was asked."""
 
     transformers: Text | None = absent()
     tokenizers: Text | None = absent()
+    vllm: Text | None = absent()
+    sglang: Text | None = absent()
 
 
 class SnapshotSidecar(Sidecar):

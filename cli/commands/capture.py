@@ -13,6 +13,7 @@ import typer
 from kvgate.cli.options import ConfigFile, Debug, NoColor, NoConfig
 
 if TYPE_CHECKING:
+    from kvgate.corpora.snapshot import SnapshotFile
     from kvgate.deployments.capture import Captured
     from kvgate.deployments.launch import LaunchFacts
 
@@ -45,7 +46,11 @@ def capture(
     ] = None,
     renderer: Annotated[
         str | None,
-        typer.Option(metavar="here", help="This environment is the one that serves: say it inside the image."),
+        typer.Option(
+            metavar="here|SNAPSHOT",
+            help="Where requests are rendered: in this environment (say it inside the image), or where the snapshot "
+            "was taken (kvgate corpus script, kvgate corpus snapshot).",
+        ),
     ] = None,
     set_: Annotated[
         list[str] | None,
@@ -69,6 +74,7 @@ def capture(
     Examples:
       kvgate capture /models/llama --from serve.sh -o release-7/
       kvgate capture org/name@0e9e39f --from serve.sh --adapter billing=adapters/billing -o release-7/
+      kvgate capture /models/llama --from serve.sh --renderer tokens.jsonl -o release-7/
       kvgate capture /models/llama --from - --set cache.tenancy=null -o new.yaml < serve.sh
     """
     from kvgate.cli import console
@@ -76,15 +82,14 @@ def capture(
     from kvgate.cli.output import refuse_overwriting
     from kvgate.cli.progress import shown
     from kvgate.cli.settings import parse_settings
-    from kvgate.rules.errors import UsageError
 
-    if renderer not in (None, "here"):
-        raise UsageError(f"{renderer!r} is no renderer", where="--renderer", hint="--renderer here")
     adapters = _adapters(adapter or ())
     settings = parse_settings(set_ or ())
     found = find_config(config, none=no_config)
     _check_paths(found.capture.set, found.capture.unset, unset or ())
-    read = (*(name for name in launch or () if name != "-"), chat_template, found.file)
+    elsewhere = None if renderer in (None, "here") else _elsewhere(renderer)
+    files = (None if elsewhere is None else elsewhere.path, chat_template, found.file)
+    read = (*(name for name in launch or () if name != "-"), *files)
     refuse_overwriting([output], (Path(name) for name in read if name is not None))
     lines = [_launch(name) for name in launch or ()]
 
@@ -98,7 +103,7 @@ def capture(
             launch=lines,
             adapters=adapters,
             chat_template=chat_template,
-            renderer="here" if renderer else None,
+            renderer=elsewhere or ("here" if renderer else None),
             sets=_laid_over(found.capture.set, settings),
             unsets=[*found.capture.unset, *(unset or ())],
             snapshot_to=Path(scratch) / "tokens.jsonl",
@@ -110,6 +115,18 @@ def capture(
             console.say(line)
     console.emit(f"{path}\n")
     return 0
+
+
+def _elsewhere(name: str) -> SnapshotFile:
+    from kvgate.corpora.snapshot import open_snapshot
+    from kvgate.rules.errors import UsageError
+
+    path = Path(name)
+    if not path.exists():
+        raise UsageError(
+            f"{name!r} is neither 'here' nor a snapshot", where="--renderer", hint="--renderer here, or a file"
+        )
+    return open_snapshot(path, None)
 
 
 def _adapters(given: Iterable[str]) -> dict[str, Path]:
