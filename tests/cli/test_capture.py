@@ -202,7 +202,7 @@ def test_a_file_that_the_launch_line_names_is_read_beside_it(run: Run, recorded:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["--renderer", "there"], 2, "'there' is no renderer"),
+        (["--renderer", "there"], 2, "'there' is neither 'here' nor a snapshot"),
         (["--adapter", "billing"], 2, "is not NAME=PATH"),
         (["--adapter", "b=x", "--adapter", "b=y"], 2, "given twice"),
         (["--set", "engine.verson=1"], 2, "did you mean engine.version?"),
