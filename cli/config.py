@@ -80,7 +80,7 @@ def find_config(file: Path | None, *, none: bool) -> Found:
     if file is not None and none:
         raise UsageError("--config and --no-config exclude each other")
     if none:
-        return Found(Config())
+        return _nothing()
     if file is not None:
         return _read(file)
     here = Path.cwd()
@@ -90,7 +90,12 @@ def find_config(file: Path | None, *, none: bool) -> Found:
                 return _read(folder / name)
         if (folder / ".git").exists():
             break
-    return Found(Config())
+    return _nothing()
+
+
+def _nothing() -> Found:
+    """Return what holds where nothing is configured; not validated, because building validators takes its time."""
+    return Found(Config.model_construct(capture=CaptureConfig.model_construct(), check=CheckConfig.model_construct()))
 
 
 def _read(path: Path) -> Found:

@@ -68,10 +68,12 @@ def dimensions() -> tuple[Dimension, ...]:
 
     """
     found = tuple(parse_data(packaged_bytes("data", "dimensions.yaml"), "dimensions.yaml", _Catalogue).dimensions)
+    owners = [(path, dimension.id) for dimension in found for path in dimension.paths]
     for leaf in schema_leaves():
-        owners = [dimension.id for dimension in found if dimension.owns(leaf)]
-        if len(owners) != 1:
-            raise AssertionError(f"{leaf} is owned by {owners or 'no dimension'}")
+        above = {leaf, *(leaf[:end] for end, letter in enumerate(leaf) if letter == ".")}
+        own = sorted({owner for path, owner in owners if path in above})
+        if len(own) != 1:
+            raise AssertionError(f"{leaf} is owned by {own or 'no dimension'}")
     return found
 
 

@@ -133,6 +133,7 @@ class Pack:
     """
 
     def __init__(self, file: _PackFile, base: Pack | None, source: str) -> None:
+        self._file = file
         self._source = source
         self.id = file.id
         self.title = file.title
@@ -189,7 +190,10 @@ class Pack:
     @property
     def digest(self) -> str:
         """The digest of everything that the pack decides by."""
-        return digest([rule.model_dump(mode="json") for rule in (*self.rules, *self.adverse)])
+        # As a file of them: its serializer was built to read it, a rule's own would have to be built.
+        whole = self._file.model_copy(update={"rules": list(self.rules), "adverse": list(self.adverse)})
+        dumped = whole.model_dump(mode="json", include={"rules", "adverse"})
+        return digest([*dumped["rules"], *dumped["adverse"]])
 
 
 def _overridden(rule: _AnyRule, overrides: list[Override]) -> _AnyRule:

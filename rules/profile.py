@@ -247,12 +247,9 @@ def _own_cell(one: Dimension, fields: frozenset[str]) -> Cell:
     return _FROM_TOKENS if one.id in _TOKEN_DIMENSIONS and "token_ids" in fields else _LEFT_OUT
 
 
-_NOTHING, _SEPARATES, _FROM_TOKENS, _LEFT_OUT = (
-    Cell(key="unknown"),
-    Cell(key="separates"),
-    Cell(key="token-ids"),
-    Cell(key="no"),
-)
+# Constructed, not validated: that alone would build the validator of cells whenever this module is imported.
+_COVERAGES: tuple[Coverage, ...] = ("unknown", "separates", "token-ids", "no")
+_NOTHING, _SEPARATES, _FROM_TOKENS, _LEFT_OUT = (Cell.model_construct(key=key) for key in _COVERAGES)
 _FIELD_PATHS = {"namespace": "cache.namespace", "epoch": "cache.epoch"}
 _ALWAYS_IN_AN_OWN_KEY = frozenset({"cache.location", "cache.key_fields"})  # another place or another key: another entry
 _TOKEN_DIMENSIONS = frozenset(
