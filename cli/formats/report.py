@@ -348,11 +348,12 @@ def _evidence(data: Mapping[str, Any], used: set[str]) -> Examined:
         digest=data["digest"],
         reason=data["reason"],
         scope=data["scope"],
-        examined=tuple(coverage["examined"].items()),
-        missing=tuple(coverage["missing"].items()),
+        # In one order, whether the record is at hand or was read back.
+        examined=tuple(sorted(coverage["examined"].items())),
+        missing=tuple(sorted(coverage["missing"].items())),
         figures=tuple(
             (name, value_text(value))
-            for name, value in data["figures"].items()
+            for name, value in sorted(data["figures"].items())
             if _says(value, data) and not (tokens and name in _SUMS)
         ),
         tokens=tokens,
