@@ -14,10 +14,37 @@ from typing import Any
 from jinja2 import Environment, nodes
 
 from kvgate.corpora.coverage.covered import Coverage, TemplateCoverage
-from kvgate.corpora.coverage.tree import ARMS, SHAPES, Node, Part
+from kvgate.corpora.coverage.tree import ARMS, SHAPES, Node, Part, walk
 from kvgate.corpora.syntax import grammar
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+# Names in the code that jinja2 makes of a template; no name of a template can meet them.
+_RAN, _NOTE, _BEGAN = "kvgate_ran", "kvgate_note", "kvgate_began_"
+
+
+class Notes:
+    """What the code of one template writes down.
+
+    Attributes:
+        ran: for each branch 1, once it ran: what statements write, because it is the fastest.
+        noted: the numbers of branches that ran: what expressions write.
+
+    """
+
+    def __init__(self, count: int) -> None:
+        self.ran = [0] * count
+        self.noted: set[int] = set()
+
+    def executed(self, tree: Node) -> frozenset[int]:
+        """Return the numbers of the branches that ran."""
+        found = self.noted | {number for number, ran in enumerate(self.ran) if ran}
+        for node in reversed(list(walk(tree))):
+            # An elif is the else of what stands before it, and writes down only its own.
+            if node.kind == "If" and len(node.many(2)) == 1 and not found.isdisjoint(node.many(2)[0].arms):
+                found.add(node.arms[1])
+        return frozenset(found)
 
 
 class Recorder:
@@ -26,32 +53,23 @@ class Recorder:
     def __init__(self, texts: Mapping[str, str]) -> None:
         """Take the template texts in force, by name: ``default``, ``tool_use`` ..."""
         self._names = dict(texts)
-        self._trees: dict[str, Node | None] = {}
-        self._ran: dict[str, bytearray] = {}
+        self._known: dict[str, tuple[Node | None, Notes]] = {}
 
-    def mark(self, template: nodes.Template, text: str) -> tuple[int, bytearray]:
-        """Mark a parsed template in place, so that the code made of it records its branches.
-
-        Returns:
-            A number for this template, and one byte for each branch, which becomes 1 when it runs.
-
-        """
-        number = list(self._trees).index(text) if text in self._trees else len(self._trees)
-        marker = _Marker(number)
-        self._trees[text] = marker.read(template)
-        return number, self._ran.setdefault(text, bytearray(marker.count))
+    def mark(self, template: nodes.Template, text: str) -> Notes:
+        """Mark a parsed template in place, so that the code made of it records its branches in what is returned."""
+        marker = _Marker()
+        tree = marker.read(template)
+        return self._known.setdefault(text, (tree, Notes(marker.count)))[1]
 
     def coverage(self) -> Coverage:
         """Return what ran so far. Templates that no conversation selected are in it, and nothing of them ran."""
         return Coverage({name: self._covered(text) for name, text in self._names.items()})
 
     def _covered(self, text: str) -> TemplateCoverage | None:
-        if text not in self._trees:
+        if text not in self._known:
             self.mark(grammar().parse(text), text)
-        tree = self._trees[text]
-        if tree is None:
-            return None
-        return TemplateCoverage(tree, frozenset(number for number, ran in enumerate(self._ran[text]) if ran))
+        tree, notes = self._known[text]
+        return None if tree is None else TemplateCoverage(tree, notes.executed(tree))
 
 
 @contextlib.contextmanager
@@ -95,17 +113,23 @@ def covering(base: type[Environment], recorder: Recorder) -> type[Environment]:
     """
 
     class Covering(base):  # type: ignore[valid-type, misc] # the base is the renderer's choice
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            self._kvgate_notes: list[Notes] = []
+
         def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
             parsed: nodes.Template = super()._parse(source, name, filename)
             self._kvgate_text = source
             return parsed
 
         def _generate(self, source: nodes.Template, *arguments: Any, **options: Any) -> str:
-            number, ran = recorder.mark(source, self._kvgate_text)
-            setattr(self, f"kvgate_ran_{number}", ran)
-            setattr(self, f"kvgate_note_{number}", ran.__setitem__)
+            notes = recorder.mark(source, self._kvgate_text)
+            number = len(self._kvgate_notes)
+            self._kvgate_notes.append(notes)
             code: str = super()._generate(source, *arguments, **options)
-            return code
+            # Behind all lines that errors count; the code runs with its environment at hand.
+            own = f"environment._kvgate_notes[{number}]"
+            return f"{code}\n{_RAN} = {own}.ran\n{_NOTE} = {own}.noted.add"
 
     return Covering
 
@@ -117,10 +141,7 @@ class _UnknownError(Exception):
 class _Marker:
     """Numbers the branches of one template, marks them in place, and returns the tree as plain data."""
 
-    def __init__(self, number: int) -> None:
-        self._ran = f"environment.kvgate_ran_{number}"
-        self._note = f"environment.kvgate_note_{number}"
-        self._began = f"kvgate_began_{number}_"
+    def __init__(self) -> None:
         self._line = 1
         self.count = 0
 
@@ -149,20 +170,20 @@ class _Marker:
         if isinstance(node, nodes.CondExpr):
             arms = self._arms("CondExpr")
             made = Node("CondExpr", self._parts(node), line, arms)
-            node.test = nodes.Or(node.test, self._code(f"{self._note}({arms[1]}, 1)", node), lineno=node.lineno)
-            node.expr1 = nodes.Or(self._code(f"{self._note}({arms[0]}, 1)", node), node.expr1, lineno=node.lineno)
+            node.test = nodes.Or(node.test, self._code(f"{_NOTE}({arms[1]})", node), lineno=node.lineno)
+            node.expr1 = nodes.Or(self._code(f"{_NOTE}({arms[0]})", node), node.expr1, lineno=node.lineno)
             return made
         if isinstance(node, (nodes.And, nodes.Or)):
             arms = self._arms(type(node).__name__)
             made = Node(type(node).__name__, self._parts(node), line, arms)
-            node.right = nodes.Or(self._code(f"{self._note}({arms[0]}, 1)", node), node.right, lineno=node.lineno)
+            node.right = nodes.Or(self._code(f"{_NOTE}({arms[0]})", node), node.right, lineno=node.lineno)
             return made
         if isinstance(node, nodes.CallBlock) and _is_generation(node):
             return Node("Scope", (self._body(node.body),), line)
         if isinstance(node, (nodes.Macro, nodes.CallBlock)):
             arms = self._arms(type(node).__name__)
             made = Node(type(node).__name__, self._parts(node), line, arms)
-            node.body.insert(0, self._statement(f"{self._ran}[{arms[0]}] = 1", node))
+            node.body.insert(0, self._statement(f"{_RAN}[{arms[0]}] = 1", node))
             return made
         if type(node).__name__ not in SHAPES:
             raise _UnknownError
@@ -171,18 +192,19 @@ class _Marker:
     def _if(self, node: nodes.If, others: list[nodes.If], otherwise: list[nodes.Node]) -> Node:
         arms, line = self._arms("If"), node.lineno
         test, body = self._node(node.test), self._body(node.body)
-        rest = (self._if(others[0], others[1:], otherwise),) if others else self._body(otherwise)
-        # What is done else may be absent or an elif: that the test failed is noted where it fails.
-        node.test = nodes.Or(node.test, self._code(f"{self._note}({arms[1]}, 1)", node), lineno=node.test.lineno)
-        node.body.insert(0, self._statement(f"{self._ran}[{arms[0]}] = 1", node))
+        if others:
+            rest: tuple[Node, ...] = (self._if(others[0], others[1:], otherwise),)
+        else:
+            rest = self._body(otherwise)
+            otherwise.insert(0, self._statement(f"{_RAN}[{arms[1]}] = 1", node))
+        node.body.insert(0, self._statement(f"{_RAN}[{arms[0]}] = 1", node))
         return Node("If", (test, body, rest), line, arms)
 
     def _for(self, node: nodes.For) -> Node:
         arms, line = self._arms("For"), node.lineno
         made = Node("For", self._parts(node), line, arms)
-        code = f"{self._ran}[{arms[0]}] = 1"
-        if not node.recursive:  # the body of a recursive loop is a function of its own
-            code += f"; {self._began}{arms[0]} = 1"
+        # The body of a recursive loop is a function of its own, and cannot say to the outside that it began.
+        code = f"{_RAN}[{arms[0]}] = 1" if node.recursive else f"{_BEGAN}{arms[0]} = 1"
         node.body.insert(0, self._statement(code, node))
         return made
 
@@ -208,11 +230,10 @@ class _Marker:
             read = self._node(statement)
             made.append(read)
             if isinstance(statement, nodes.For) and not statement.recursive:
-                began = f"{self._began}{read.arms[0]}"
+                began = f"{_BEGAN}{read.arms[0]}"
                 marked.append(self._statement(f"{began} = 0", statement))
                 marked.append(statement)
-                never = f"{began} or {self._note}({read.arms[1]}, 1)"
-                marked.append(self._statement(never, statement))
+                marked.append(self._statement(f"{_RAN}[{read.arms[1]} - {began}] = 1", statement))
             else:
                 marked.append(statement)
         body[:] = marked

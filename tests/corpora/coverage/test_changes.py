@@ -14,8 +14,8 @@ from kvgate.corpora.corpus import Corpus, load_corpus
 from kvgate.corpora.coverage.changes import uncovered_changes
 from kvgate.corpora.coverage.covered import Coverage
 
+from .examples import CHATML, HEADERS, ONE_LINE, TEMPLATES, THINKING
 from .rendering import chat, covered, render_all
-from .templates import CHATML, HEADERS, ONE_LINE, TEMPLATES, THINKING
 
 
 def _said(old: str, new: str, conversations: list[Conversation]) -> list[str]:

@@ -7,15 +7,16 @@ from kvgate.corpora.coverage.covered import Coverage
 from kvgate.corpora.coverage.explanation import Explainer, TemplateCause
 from kvgate.corpora.divergence.beginning import common
 
+from .examples import CHATML, HEADERS, ONE_LINE
 from .rendering import chat, covered, render_all
-from .templates import CHATML, HEADERS, ONE_LINE
 
 
 def _explained(old: str, new: str, conversation: Conversation, *others: Conversation) -> tuple[TemplateCause, ...]:
     before, after = render_all(old, [conversation, *others]), render_all(new, [conversation, *others])
-    texts = before[0][0], after[0][0]
-    assert isinstance(texts[0], str) and isinstance(texts[1], str)  # noqa: PT018
-    return Explainer(before[1], after[1]).explain(*texts, common(*texts))
+    one, other = before[0][0], after[0][0]
+    assert isinstance(one, str)
+    assert isinstance(other, str)
+    return Explainer(before[1], after[1]).explain(one, other, common(one, other))
 
 
 _TOOLS = chat(tools=({"type": "function", "function": {"name": "f"}},))

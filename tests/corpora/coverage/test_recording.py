@@ -12,8 +12,8 @@ from kvgate.corpora.coverage.covered import Coverage, coverage_from
 from kvgate.corpora.coverage.recording import recording
 from kvgate.rules.errors import InputError
 
+from .examples import TEMPLATES
 from .rendering import chat, covered, render, render_all
-from .templates import TEMPLATES
 
 _TWO = chat(messages=({"role": "system", "content": " s "}, {"role": "user", "content": ""}), tools=({"a": "é"},))
 
