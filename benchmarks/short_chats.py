@@ -2,10 +2,9 @@
 
     python benchmarks/short_chats.py COUNT FILE
 
-One to three turns of some 300 bytes in all, a system prompt in every fourth: about 140 tokens rendered, which is what
-a day's samples of a public assistant look like. Made of the words of short_chats.txt, which are
-kvgate's own; half of the words are put together from two, so that an encoder's memory of words is of as little use as
-with real text.
+One or two questions of some 280 bytes in all, a system prompt in every fourth: about 130 tokens rendered. Made of the
+words in short_chats.txt, which are kvgate's own; half of the words are put together from two, so that an encoder's
+memory of words is of as little use as with real text.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 from tests.house.repository import ROOT
 
 if TYPE_CHECKING:
-    from demo import make
+    from demo import make as make
 else:  # a script of the repository, in no package
     _spec = importlib.util.spec_from_file_location("kvgate_demo_make", ROOT / "demo" / "make.py")
     make = importlib.util.module_from_spec(_spec)
@@ -88,9 +88,13 @@ class Checkpoints:
         files: int = 1,
         config: Mapping[str, Any] | None = None,
         tokenizer_config: Mapping[str, Any] | None = None,
-        template: str = TEMPLATE,
+        tokenizer: Callable[[dict[str, Any]], object] = lambda _: None,
+        template: str | None = TEMPLATE,
     ) -> Path:
-        """Write one; in ``config`` and ``tokenizer_config`` ``...`` drops a field."""
+        """Write one; in ``config`` and ``tokenizer_config`` ``...`` drops a field, ``tokenizer`` edits its JSON.
+
+        Without ``template`` there is no chat_template.jinja.
+        """
         folder = self._folder / name
         if folder.exists():
             return folder
@@ -102,8 +106,13 @@ class Checkpoints:
         ):
             content = {key: value for key, value in {**base, **(changes or {})}.items() if value is not ...}
             (folder / file).write_text(json.dumps(content, indent=2))
-        self._vocabulary.save(str(folder / "tokenizer.json"))
-        (folder / "chat_template.jinja").write_text(template)
+        vocabulary = json.loads(self._vocabulary.to_str())
+        # Every release of tokenizers reads merges as text; only newer ones read pairs.
+        vocabulary["model"]["merges"] = [" ".join(pair) for pair in vocabulary["model"]["merges"]]
+        tokenizer(vocabulary)
+        (folder / "tokenizer.json").write_text(json.dumps(vocabulary))
+        if template is not None:
+            (folder / "chat_template.jinja").write_text(template)
         return folder
 
     def with_a_changed_byte(self, tensor: str) -> Path:
