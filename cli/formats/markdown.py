@@ -181,3 +181,4 @@ def _evidence(report: Report) -> Iterator[str]:
             yield escaped("examined: " + ", ".join(f"{count} {what}" for what, count in item.examined))
         for what, why in item.missing:
             yield escaped(f"not examined: {what}: {why}")
+        yield from map(escaped, item.swept)

@@ -113,7 +113,7 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Examined:
-    """One piece of evidence; ``tokens`` are figures of corpora that both sides rendered."""
+    """One piece of evidence; ``tokens``: of corpora that both sides rendered; ``swept``: of a sweep, a line each."""
 
     kind: str
     state: str
@@ -124,6 +124,7 @@ class Examined:
     missing: tuple[tuple[str, str], ...]
     figures: tuple[tuple[str, str], ...]
     tokens: tuple[TokenFigures, ...]
+    swept: tuple[str, ...]
     command: str | None
     used: bool
 
@@ -341,7 +342,7 @@ def _baseline(numbered: tuple[int, Mapping[str, Any]], boundaries: Sequence[Mapp
 
 def _evidence(data: Mapping[str, Any], used: set[str]) -> Examined:
     coverage = data["coverage"]
-    tokens = _tokens(data)
+    tokens, swept = _tokens(data), _swept(data)
     return Examined(
         kind=data["kind"],
         state=data["state"],
@@ -354,9 +355,10 @@ def _evidence(data: Mapping[str, Any], used: set[str]) -> Examined:
         figures=tuple(
             (name, value_text(value))
             for name, value in sorted(data["figures"].items())
-            if _says(value, data) and not (tokens and name in _SUMS)
+            if _says(value, data) and not (tokens and name in _SUMS) and not (swept and name == "sweep")
         ),
         tokens=tokens,
+        swept=swept,
         command=data["command"],
         used=data["digest"] in used,
     )
@@ -371,6 +373,18 @@ def _tokens(data: Mapping[str, Any]) -> tuple[TokenFigures, ...]:
     try:
         return tuple(read_tokens(one) for one in data["figures"]["corpora"])
     except (TypeError, ValueError):
+        return ()
+
+
+def _swept(data: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what a sweep of the two tokenizers showed; nothing where there was none, or something else made it."""
+    if data["kind"] != "token-identity" or not data["figures"].get("sweep"):
+        return ()
+    from kvgate.cli.formats.sweeps import sweep_lines
+
+    try:
+        return tuple(sweep_lines(data["figures"]["sweep"]))
+    except (KeyError, TypeError, ValueError):
         return ()
 
 

@@ -214,6 +214,8 @@ def _evidence(page: Page, report: Report) -> None:
             page.say(f"not examined: {what}: {why}", indent=4, hang=2)
         for name, value in item.figures:
             page.say(f"{name}: {value}", indent=4, hang=2)
+        for line in item.swept:
+            page.say(line, indent=4, hang=2)
         for found in item.tokens:
             show_tokens(page, found, indent=4)
 

@@ -25,6 +25,20 @@ _KEYED = {
 }
 _PATCHED = {"engine.version": "0.33.1", "tokenizer.renderer.engine_version": "0.33.1"}
 _MINIMAL = {"schema": "kvgate/manifest/v1", "model": {"id": "acme/support-8b"}}
+_SWEEP = {
+    "strings": 412_345,
+    "divergent": 2,
+    "otherMeanings": 1,
+    "unicode": "15.0.0",
+    "libraries": {"transformers": "5.24.0"},
+    "parts": [{"part": "merges", "what": "swapped", "count": 2, "examples": ["a b"]}],
+    "groups": [],
+    "first": [
+        {"group": "merges", "text": " a\u202eb\n", "specialTokens": False, "at": 1, "old": [1, 2], "new": [1, 3, 4]}
+    ],
+    "firstMeanings": [],
+    "unswept": [{"what": "code points", "why": "not in this build"}],
+}
 
 
 def _old(changes: dict[str, Any] | None = None) -> Manifest:
@@ -43,7 +57,7 @@ def _tokens(old: Manifest, new: Manifest) -> Evidence:
         old=subject_of(old, "token-identity"),
         new=subject_of(new, "token-identity"),
         coverage=Coverage(examined={"conversations": 142}, missing={"7 conversations": "a side could not render them"}),
-        figures={"conversations": 142, "divergent": 0},
+        figures={**evidence_figures([compared("failing")], redact=None), "sweep": _SWEEP},
         reason="no divergence on the corpus; sampling proves no tokenizer or template equal",
     )
 
