@@ -32,35 +32,41 @@ def paired(old: SnapshotFile, new: SnapshotFile) -> Iterator[Pair]:
         InputError: a snapshot is malformed, or the two hold so much in another order that it cannot be kept.
 
     """
-    waiting_old: dict[str, SnapshotEntry] = {}
-    waiting_new: dict[str, SnapshotEntry] = {}
-    kept = 0
+    waiting_old, waiting_new = _Waiting(), _Waiting()
     for left, right in zip_longest(old.entries(), new.entries()):
         if left is not None and right is not None and left.id == right.id:
             yield Pair(left.id, left, right)
             continue
-        if left is not None:
-            if (found := waiting_new.pop(left.id, None)) is None:
-                waiting_old[left.id] = left
-                kept += _weight(left)
-            else:
-                kept -= _weight(found)
-                yield Pair(left.id, left, found)
-        if right is not None:
-            if (found := waiting_old.pop(right.id, None)) is None:
-                waiting_new[right.id] = right
-                kept += _weight(right)
-            else:
-                kept -= _weight(found)
-                yield Pair(right.id, found, right)
-        if kept > MAX_WAITING:
+        if left is not None and (found := waiting_old.meet(left, waiting_new)) is not None:
+            yield Pair(left.id, left, found)
+        if right is not None and (found := waiting_new.meet(right, waiting_old)) is not None:
+            yield Pair(right.id, found, right)
+        if waiting_old.weight + waiting_new.weight > MAX_WAITING:
             raise InputError(
                 "the two snapshots hold too many other conversations, or the same ones in another order",
                 where=str(new.path),
                 hint="render one corpus on both sides",
             )
-    yield from (Pair(entry.id, entry, None) for entry in waiting_old.values())
-    yield from (Pair(entry.id, None, entry) for entry in waiting_new.values())
+    yield from (Pair(entry.id, entry, None) for entry in waiting_old.entries.values())
+    yield from (Pair(entry.id, None, entry) for entry in waiting_new.entries.values())
+
+
+class _Waiting:
+    """What one side has and the other has not shown yet."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, SnapshotEntry] = {}
+        self.weight = 0
+
+    def meet(self, entry: SnapshotEntry, others: _Waiting) -> SnapshotEntry | None:
+        """Return what of the other side waits for ``entry``; else let it wait here."""
+        found = others.entries.pop(entry.id, None)
+        if found is None:
+            self.entries[entry.id] = entry
+            self.weight += _weight(entry)
+        else:
+            others.weight -= _weight(found)
+        return found
 
 
 def _weight(entry: SnapshotEntry) -> int:
