@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+_ENCODE = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps makes an encoder for each call
+
 
 @dataclass(frozen=True)
 class Conversation:
@@ -59,7 +61,7 @@ class Conversation:
 
         The order of keys stays in: templates print tool definitions in the order they came in.
         """
-        return json.dumps(self.input(), separators=(",", ":"))
+        return _ENCODE(self.input())
 
     @cached_property
     def input_digest(self) -> str:

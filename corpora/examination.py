@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,6 +97,7 @@ def examine_here(
         redact=arguments["redact"],
         position=channel.position,
     )
+    gc.freeze()  # what is loaded stays; looking through it for garbage again and again takes time
     channel.step("render", "rendering the chat template", where)
     with recording({} if template is None else template.texts) as recorder:
         pipeline.run(_allowed(channel, allowance), channel.lines)

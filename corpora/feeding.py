@@ -37,10 +37,9 @@ def _batch(names: list[str], items: list[str]) -> Batch:
 
 
 def _item(conversation: Conversation) -> str:
-    about = {
-        "id": conversation.id,
-        "input": conversation.input_digest,
-        "turns": MULTI_TURN in conversation.tags,
-        "generated": conversation.generated,
-    }
-    return f'{json.dumps(about)[:-1]}, "conversation": {conversation.input_text}}}'
+    # Written by hand, as the large part is JSON text already.
+    turns = "true" if MULTI_TURN in conversation.tags else "false"
+    return (
+        f'{{"id":{json.dumps(conversation.id)},"input":"{conversation.input_digest}","turns":{turns},'
+        f'"generated":{json.dumps(conversation.generated)},"conversation":{conversation.input_text}}}'
+    )

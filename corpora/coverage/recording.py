@@ -15,6 +15,7 @@ from jinja2 import Environment, nodes
 
 from kvgate.corpora.coverage.covered import Coverage, TemplateCoverage
 from kvgate.corpora.coverage.tree import ARMS, SHAPES, Node, Part, walk
+from kvgate.corpora.sandbox import remembering
 from kvgate.corpora.syntax import grammar
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -98,7 +99,7 @@ def recording(texts: Mapping[str, str]) -> Iterator[Recorder | None]:
         return
     recorder = Recorder(texts)
     forget()
-    chat_template_utils.ImmutableSandboxedEnvironment = covering(base, recorder)
+    chat_template_utils.ImmutableSandboxedEnvironment = covering(remembering(base), recorder)
     try:
         yield recorder
     finally:
