@@ -16,7 +16,7 @@ from typing import Literal
 
 from kvgate.corpora.coverage.covered import Coverage, TemplateCoverage, place
 from kvgate.corpora.coverage.differences import Difference, differences
-from kvgate.corpora.coverage.items import Choice, Item, Refusal, Text
+from kvgate.corpora.coverage.items import Choice, Item, Refusal, Step, Text
 from kvgate.corpora.coverage.taint import reached
 from kvgate.corpora.coverage.tree import Node, walk
 from kvgate.corpora.coverage.wording import branch_words, cut, quoted
@@ -98,7 +98,9 @@ def _changes(name: str, old: TemplateCoverage, new: TemplateCoverage) -> Iterato
         change = change_words(difference)
         unexecuted = _unexecuted(sides, (_enclosing(difference.old_arm), _enclosing(difference.new_arm)), change)
         if not unexecuted:
-            unexecuted = _unexecuted(sides, (_arms_of(difference.old), _arms_of(difference.new)), change)
+            # What stands unchanged within a proof is no part of the change.
+            arms_of = _arms_of_choices if difference.proved else _arms_of
+            unexecuted = _unexecuted(sides, (arms_of(difference.old), arms_of(difference.new)), change)
         yield from unexecuted
         if not difference.proved and not unexecuted:
             side: Literal["old", "new"] = "new" if difference.new else "old"
@@ -142,6 +144,19 @@ def _enclosing(arm: int | None) -> frozenset[int]:
 def _arms_of(items: tuple[Item, ...]) -> frozenset[int]:
     """Return the branches that a piece of a template has."""
     return frozenset(number for head in _heads(items) for node in walk(head) for number in node.arms)
+
+
+def _arms_of_choices(items: tuple[Item, ...]) -> frozenset[int]:
+    """Return the branches that a piece of a template has, without those within its loops."""
+    arms: frozenset[int] = frozenset()
+    for item in items:
+        if isinstance(item, Choice):
+            tests = (number for node in walk(item.test) for number in node.arms)
+            arms |= frozenset(item.origin.arms) | frozenset(tests)
+            arms |= _arms_of_choices(item.then) | _arms_of_choices(item.otherwise)
+        elif not isinstance(item, (Text, Step)):
+            arms |= _arms_of((item,))
+    return arms
 
 
 def _heads(items: tuple[Item, ...]) -> Iterator[Node]:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-from kvgate.corpora.coverage.equivalence import METHODS, Effort, equivalent
-from kvgate.corpora.coverage.items import Choice, Item, Step, Text, items_of
-from kvgate.corpora.coverage.tree import Node, walk
+from kvgate.corpora.coverage.equivalence import Effort, equivalent
+from kvgate.corpora.coverage.items import Choice, Item, Step, Text, canonical, items_of
+from kvgate.corpora.coverage.tree import Node
 from kvgate.corpora.coverage.unsettled import is_unsettled
 
 # Aligning is cubic at worst; real templates have fewer statements in one place.
@@ -73,58 +73,61 @@ def differences(old: Node, new: Node) -> Iterator[Difference]:
     """
     if old == new:
         return
-    sides = items_of(old.many(0)), items_of(new.many(0))
-    place = _Place(None, None, 1, 1)
-    if any(_redefines(side) or is_unsettled(side) for side in (old, new)):
-        yield _difference(*sides, place, proved=False)
-    else:
-        yield from _compare(*sides, place, Effort())
+    settled = not (is_unsettled(old) or is_unsettled(new))
+    if settled:
+        old, new = canonical(old), canonical(new)
+    yield from _Comparison(settled=settled).bodies(old.many(0), new.many(0), _Place(None, None, 1, 1))
 
 
-def _redefines(tree: Node) -> bool:
-    """Whether a template gives a name that is understood here another meaning: nothing can be proved of it."""
-    calls = False
-    named: set[str] = set()
-    for node in walk(tree):
-        if node.kind == "Name" and node.word(1) != "load" and node.word(0) == "raise_exception":
-            return True
-        if node.kind in ("Macro", "Import", "FromImport", "Include", "Extends"):
-            calls = True
-            if node.kind != "Macro" or node.word(0) == "raise_exception":
-                return True
-        elif node.kind == "NSRef":
-            named.add(node.word(1))
-        elif node.kind == "Keyword":
-            named.add(node.word(0))
-        elif node.kind == "Pair" and node.one(0).kind == "Const":
-            named.add(node.one(0).word(1))
-    # A macro kept under the name of a method of text would be taken for that method.
-    return calls and bool(named & METHODS)
+class _Comparison:
+    """Compares two templates, piece by piece."""
+
+    def __init__(self, *, settled: bool) -> None:
+        self._settled = settled
+        self._effort = Effort()
+
+    def bodies(self, old: tuple[Node, ...], new: tuple[Node, ...], place: _Place) -> Iterator[Difference]:
+        """Every difference between two bodies."""
+        sides = [items_of(body, settled=self._settled) for body in (old, new)]
+        yield from self._compare(sides[0], sides[1], place)
+
+    def _compare(self, old: tuple[Item, ...], new: tuple[Item, ...], place: _Place) -> Iterator[Difference]:
+        old, new, place = _stripped(old, new, place)
+        if not old and not new:
+            return
+        if self._proved(old, new):
+            yield _difference(old, new, place, proved=True)
+            return
+        for tag, i, j, k, m in _aligned(old, new):
+            if tag == "equal":
+                for before, after in zip(old[i:j], new[k:m], strict=True):
+                    if before != after:
+                        yield from self._within(before, after)
+                if j:
+                    place = _Place(place.old_arm, place.new_arm, old[j - 1].line, new[m - 1].line)
+            else:
+                yield _difference(old[i:j], new[k:m], place, proved=self._proved(old[i:j], new[k:m]))
+
+    def _proved(self, old: tuple[Item, ...], new: tuple[Item, ...]) -> bool:
+        return self._settled and equivalent(old, new, self._effort)
+
+    def _within(self, old: Item, new: Item) -> Iterator[Difference]:
+        """Compare the bodies of two items with equal heads."""
+        if isinstance(old, Choice) and isinstance(new, Choice):
+            sides = [(old.then, new.then), (old.otherwise, new.otherwise)]
+            for place, (before, after) in enumerate(sides):
+                yield from self._compare(before, after, _Place(old.arm(place), new.arm(place), old.line, new.line))
+        elif isinstance(old, Step) and isinstance(new, Step):
+            for body, branch in _BODIES[old.node.kind].items():
+                arms = [None if branch is None else item.node.arms[branch] for item in (old, new)]
+                place_within = _Place(arms[0], arms[1], old.line, new.line)
+                yield from self.bodies(old.node.many(body), new.node.many(body), place_within)
 
 
 def _difference(old: tuple[Item, ...], new: tuple[Item, ...], place: _Place, *, proved: bool) -> Difference:
     old_line = old[0].line if old else place.old_line
     new_line = new[0].line if new else place.new_line
     return Difference(old, new, place.old_arm, place.new_arm, old_line, new_line, proved)
-
-
-def _compare(old: tuple[Item, ...], new: tuple[Item, ...], place: _Place, effort: Effort) -> Iterator[Difference]:
-    old, new, place = _stripped(old, new, place)
-    if not old and not new:
-        return
-    if equivalent(old, new, effort):
-        yield _difference(old, new, place, proved=True)
-        return
-    for tag, i, j, k, m in _aligned(old, new):
-        if tag == "equal":
-            for before, after in zip(old[i:j], new[k:m], strict=True):
-                if before != after:
-                    yield from _within(before, after, effort)
-            if j:
-                place = _Place(place.old_arm, place.new_arm, old[j - 1].line, new[m - 1].line)
-        else:
-            pieces = old[i:j], new[k:m]
-            yield _difference(*pieces, place, proved=equivalent(*pieces, effort))
 
 
 def _stripped(
@@ -178,16 +181,3 @@ def _head(item: Item) -> Hashable:
         rest = tuple(part for place, part in enumerate(item.node.parts) if place not in bodies)
         return ("step", item.node.kind, rest)
     return item
-
-
-def _within(old: Item, new: Item, effort: Effort) -> Iterator[Difference]:
-    """Compare the bodies of two items with equal heads."""
-    if isinstance(old, Choice) and isinstance(new, Choice):
-        sides = [(old.then, new.then), (old.otherwise, new.otherwise)]
-        for place, (before, after) in enumerate(sides):
-            yield from _compare(before, after, _Place(old.arm(place), new.arm(place), old.line, new.line), effort)
-    elif isinstance(old, Step) and isinstance(new, Step):
-        for body, branch in _BODIES[old.node.kind].items():
-            arms = [None if branch is None else item.node.arms[branch] for item in (old, new)]
-            items = items_of(old.node.many(body)), items_of(new.node.many(body))
-            yield from _compare(*items, _Place(arms[0], arms[1], old.line, new.line), effort)

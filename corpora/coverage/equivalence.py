@@ -84,7 +84,7 @@ def equivalent(old: tuple[Item, ...], new: tuple[Item, ...], effort: Effort) -> 
 def _is_plain(items: tuple[Item, ...]) -> bool:
     """Whether the items only print and choose, by expressions that have no effect."""
     for item in items:
-        if isinstance(item, Step):
+        if isinstance(item, Step) and not _only_prints(item.node):
             return False
         if isinstance(item, Value) and not _is_pure(item.node):
             return False
@@ -93,6 +93,15 @@ def _is_plain(items: tuple[Item, ...]) -> bool:
         ):
             return False
     return True
+
+
+def _only_prints(statement: Node) -> bool:
+    """Whether a statement is a loop that leaves nothing behind but text: what is set in a loop ends with it."""
+    return (
+        statement.kind == "For"
+        and not any(node.kind in ("NSRef", "Macro", "CallBlock", "Block", "Scope") for node in walk(statement))
+        and _is_pure(statement)
+    )
 
 
 def _is_pure(expression: Node) -> bool:
@@ -161,8 +170,7 @@ class _Proof:
             if isinstance(item, Text):
                 piece = item.text
             else:
-                assert isinstance(item, Value)  # noqa: S101 - nothing else is plain
-                piece = self._shown(item.node, world)
+                piece = self._shown(item.node, world) if isinstance(item, Value) else item.node
             if isinstance(piece, str) and printed and isinstance(printed[-1], str):
                 printed[-1] += piece
             elif piece != "":

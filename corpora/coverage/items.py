@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from kvgate.corpora.coverage.tree import Node, Part
+from kvgate.corpora.coverage.tree import Node, Part, walk
 
 
 @dataclass(frozen=True)
@@ -88,20 +88,30 @@ Item: TypeAlias = Text | Value | Choice | Refusal | Step
 _ATTRIBUTES = frozenset(name for kind in (dict, list, tuple, str, int, float, range) for name in dir(kind))
 
 
-def items_of(statements: tuple[Node, ...]) -> tuple[Item, ...]:
-    """Return what statements do, one after the other."""
-    return _merged(item for statement in statements for item in _statement(statement))
+def items_of(statements: tuple[Node, ...], *, settled: bool) -> tuple[Item, ...]:
+    """Return what statements do, one after the other.
+
+    Args:
+        statements: of a canonical tree, see :func:`canonical`.
+        settled: an expression means the same wherever it stands, so that other ways to write it can be told; if
+            not, expressions are left as they are.
+
+    """
+    return _merged(item for statement in statements for item in _statement(statement, settled=settled))
 
 
-def _statement(statement: Node) -> Iterator[Item]:
+def _statement(statement: Node, *, settled: bool) -> Iterator[Item]:
     if statement.kind == "Output":
         for each in statement.many(0):
-            yield from _printed(each)
+            if settled:
+                yield from _printed(each)
+            else:
+                yield Text(each.word(0), each.line) if each.kind == "TemplateData" else Value(each)
     elif statement.kind == "If":
-        test = canonical(statement.one(0))
-        yield Choice(test, items_of(statement.many(1)), items_of(statement.many(2)), statement)
+        then, otherwise = (items_of(statement.many(place), settled=settled) for place in (1, 2))
+        yield Choice(statement.one(0), then, otherwise, statement)
     else:
-        yield Step(canonical(statement))
+        yield Step(statement)
 
 
 def _printed(node: Node) -> Iterator[Item]:
@@ -119,15 +129,15 @@ def _printed(node: Node) -> Iterator[Item]:
             yield from _printed(each)
     elif node.kind == "CondExpr":
         other = node.maybe(2)
-        yield Choice(canonical(node.one(0)), _all(node.one(1)), () if other is None else _all(other), node)
+        yield Choice(node.one(0), _all(node.one(1)), () if other is None else _all(other), node)
     elif node.kind == "Or":
-        yield Choice(canonical(node.one(0)), _all(node.one(0)), _all(node.one(1)), node)
+        yield Choice(node.one(0), _all(node.one(0)), _all(node.one(1)), node)
     elif node.kind == "And":
-        yield Choice(canonical(node.one(0)), _all(node.one(1)), _all(node.one(0)), node)
+        yield Choice(node.one(0), _all(node.one(1)), _all(node.one(0)), node)
     elif node.kind == "Call" and node.one(0).kind == "Name" and node.one(0).word(0) == "raise_exception":
         yield Refusal(node)
     else:
-        yield Value(canonical(node))
+        yield Value(node)
 
 
 def _all(node: Node) -> tuple[Item, ...]:
@@ -158,7 +168,11 @@ def _merged(items: Iterator[Item]) -> tuple[Item, ...]:
 
 
 def canonical(node: Node) -> Node:
-    """Write ``m['x']`` as ``m.x`` where both mean the same: where no kind of value has an attribute ``x``."""
+    """Write the whole of a tree in one way where there are two that mean the same.
+
+    ``m['x']`` becomes ``m.x`` where no kind of value has an attribute ``x``; the generation tag, which prints its
+    body, is taken off where nothing is set in it.
+    """
     parts = tuple(_canonical(part) for part in node.parts)
     if node.kind == "Getitem":
         subject, argument, use = parts
@@ -172,4 +186,29 @@ def canonical(node: Node) -> Node:
 def _canonical(part: Part) -> Part:
     if isinstance(part, Node):
         return canonical(part)
-    return tuple(_canonical(each) for each in part) if isinstance(part, tuple) else part
+    if not isinstance(part, tuple):
+        return part
+    found: list[Part] = []
+    for each in map(_canonical, part):
+        if isinstance(each, Node) and each.kind == "Scope" and _sets_nothing(each):
+            found += each.many(0)
+        else:
+            found.append(each)
+    return tuple(found)
+
+
+# Names that mean something else within: the generation tag makes its body a call block.
+_OF_CALLS = frozenset({"caller", "kwargs", "varargs"})
+
+
+def _sets_nothing(scope: Node) -> bool:
+    names = {node.word(0) for node in walk(scope) if node.kind == "Name"}
+    return not names & _OF_CALLS and not any(map(_sets, scope.many(0)))
+
+
+def _sets(statement: Node) -> bool:
+    """Whether something that is set in a statement is there after it: what is set in a loop ends with it."""
+    if statement.kind in ("Assign", "AssignBlock", "Macro", "CallBlock", "With", "Block"):
+        return True
+    bodies = () if statement.kind == "For" else statement.parts
+    return any(_sets(each) for body in bodies if isinstance(body, tuple) for each in body if isinstance(each, Node))
