@@ -64,30 +64,31 @@ def process(tmp_path: Path) -> Run:
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run the command in this process, which is much quicker and, ``test_process.py`` aside, as good."""
     monkeypatch.chdir(tmp_path)
+    return in_process
 
-    def call(*arguments: str, stdin: bytes = b"") -> Ran:
-        from kvgate.cli.main import build
 
-        out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
-        given = io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8")
-        with (
-            mock.patch.object(sys, "stdin", given),
-            mock.patch.dict(os.environ, environment(), clear=True),
-            contextlib.redirect_stdout(out),
-            contextlib.redirect_stderr(err),
-            pytest.raises(SystemExit) as ended,
-        ):
-            build(arguments[0] if arguments else None)(args=list(arguments), prog_name="kvgate")
-        texts = []
-        for stream in (out, err):
-            stream.flush()
-            raw = stream.buffer
-            assert isinstance(raw, io.BytesIO)
-            texts.append(raw.getvalue().decode())
-        assert isinstance(ended.value.code, int)
-        return Ran(ended.value.code, *texts)
+def in_process(*arguments: str, stdin: bytes = b"") -> Ran:
+    """Run the command in this process, in the current folder."""
+    from kvgate.cli.main import build
 
-    return call
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
+    given = io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8")
+    with (
+        mock.patch.object(sys, "stdin", given),
+        mock.patch.dict(os.environ, environment(), clear=True),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        pytest.raises(SystemExit) as ended,
+    ):
+        build(arguments[0] if arguments else None)(args=list(arguments), prog_name="kvgate")
+    texts = []
+    for stream in (out, err):
+        stream.flush()
+        raw = stream.buffer
+        assert isinstance(raw, io.BytesIO)
+        texts.append(raw.getvalue().decode())
+    assert isinstance(ended.value.code, int)
+    return Ran(ended.value.code, *texts)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, in_process
 from tests.weights.builders import Tensor, llama, words, write
 
 TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
@@ -64,15 +64,24 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def captures(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the same deployment was captured twice."""
+    folder = tmp_path_factory.mktemp("captures")
+    (folder / "serve.sh").write_text(SERVE.format(image="5" * 64))
+    (folder / "kvgate.yaml").write_text(DECLARED)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for name in ("one", "two.yaml"):
+            ran = in_process("capture", str(checkpoint), "--from", "serve.sh", "--renderer", "here", "-o", name)
+            assert ran.code == 0, ran.err
+    return folder
+
+
 @pytest.fixture
-def captured(run: Run, checkpoint: Path, tmp_path: Path) -> Path:
+def captured(captures: Path, tmp_path: Path) -> Path:
     """The same deployment captured twice; the folder is ``tmp_path``."""
-    (tmp_path / "serve.sh").write_text(SERVE.format(image="5" * 64))
-    (tmp_path / "kvgate.yaml").write_text(DECLARED)
-    for name in ("one", "two.yaml"):
-        ran = run("capture", str(checkpoint), "--from", "serve.sh", "--renderer", "here", "-o", name)
-        assert ran.code == 0, ran.err
-    return tmp_path
+    return shutil.copytree(captures, tmp_path, dirs_exist_ok=True)
 
 
 def test_the_same_deployment_captured_twice_is_reuse(run: Run, captured: Path, checkpoint: Path) -> None:
