@@ -23,8 +23,8 @@ from kvgate.rules.waivers import Waiver, Waivers
 ManifestInput = Manifest | Mapping[str, Any] | str | Path
 
 
-MAX_BULK = 256 << 20
-"""Bytes of a tensor map, a token snapshot or a corpus, which is what ``weights`` and ``corpora`` take at most."""
+MAX_BULK = 64 << 30
+"""Bytes of a tensor map, a snapshot or a corpus of millions of lines: hashed as a stream, half a minute at most."""
 
 
 def read_bytes(path: Path, limit: int = MAX_BYTES) -> bytes:

@@ -112,6 +112,7 @@ class Pipeline:
             waiting: deque[tuple[list[_Draft], Future[None]]] = deque()
             for drafts in self._drafts(feed, clock):
                 if self._checking():
+                    self._position.set(self._done - 1, "encoding")
                     self._encode(drafts)
                     self._finish(drafts, clock, lines)
                     continue

@@ -79,7 +79,7 @@ def test_a_sidecar_that_is_too_large_is_refused_unread(tmp_path: Path, field: st
     with (tmp_path / "large.jsonl").open("wb") as file:
         file.truncate(1 << 40)  # sparse: reading it would take minutes
     refused = _refusal(lambda path: _sidecar(path, field), tmp_path / "large.jsonl")
-    assert "more than the 268,435,456 bytes allowed" in refused.message
+    assert "more than the 68,719,476,736 bytes allowed" in refused.message
 
 
 def test_a_limit_holds_to_the_byte(tmp_path: Path) -> None:
