@@ -211,7 +211,7 @@ def _where(one: Parting) -> str:
     place = f"token {one.token:,} of {one.old_tokens:,}"
     if one.old_tokens != one.new_tokens:
         place += f" (new: {one.new_tokens:,})"
-    if one.begins is not None:
+    if one.begins is not None and one.token:
         other = "new" if one.begins == "old" else "old"
         counts = {"old": one.old_tokens, "new": one.new_tokens}
         place = f"all {counts[one.begins]:,} {one.begins} ids are the beginning of the {counts[other]:,} {other} ones"

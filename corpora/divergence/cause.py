@@ -148,6 +148,9 @@ _PARTS: dict[Kind, tuple[str, ...]] = {
 def _seen(old: Rendered, new: Rendered, sides: Sides, seen: Window) -> Cause:
     if (front := _front(old.ids, new.ids)) is not None:
         return Cause("front", f"equal text, only the beginning differs: {_more(*front)} (BOS or prefix rule)")
+    if not old.ids or not new.ids:
+        side = "new" if new.ids else "old"
+        return Cause("front", f"equal text of no tokens, and the {side} side adds its own (BOS or EOS rule)")
     if (first := begins(old.ids, new.ids)) is not None:
         return Cause(
             "end", f"equal text, the {'new' if first == 'old' else 'old'} side only adds at the end (EOS rule)"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Literal
 
 Style = Literal["byte-level", "metaspace", "wordpiece"]
 
 NO_TEXT = "the rendered text was not saved"
 NO_PIECES = "the vocabulary strings of these tokens were not saved"
-NOT_SPELLED = "the tokens do not spell the rendered text: the tokenizer normalises it"
+NOT_SPELLED = "the tokens do not spell the rendered text to the letter: the tokenizer normalises or strips it"
 
 _SPACE, _BLANK, _MORE = "\u0120", "\u2581", "##"  # how the three styles mark a space, or that there is none
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
@@ -78,41 +79,47 @@ class Pieces:
         return NOT_SPELLED if at is None else len(data[:at].decode("utf-8", "ignore"))
 
     def _walk(self, data: bytes, ids: Sequence[int], count: int) -> int | None:
-        at = index = leading = 0
-        doubtful = False  # something without text of its own was passed, so that all that follows has to fit
-        while index < count:
-            chunk = ids[index : min(index + _CHUNK, count)]
+        if not count:
+            return 0
+        # A text may begin with what a post-processor also puts in front of it: only the rest tells them apart.
+        doubtful = len(ids) > 1 and ids[0] == ids[1]
+        for leading in range(min(_LEADING, count) + 1):
+            at, moved = self._spell(data, 0, ids[leading:count])
+            if at is not None and (not (doubtful or leading or not moved) or self._fits(data, at, ids[count:])):
+                return at
+        return None
+
+    def _fits(self, data: bytes, at: int, ids: Sequence[int]) -> bool:
+        """Whether the text from ``at`` on is what these tokens spell, but for tokens added behind it."""
+        known = list(takewhile(self._strings.__contains__, ids))
+        end, _ = self._spell(data, at, known, to_the_end=True)
+        return end == len(data)
+
+    def _spell(self, data: bytes, at: int, ids: Sequence[int], *, to_the_end: bool = False) -> tuple[int | None, bool]:
+        """Return where these tokens end if they stand at ``at``, else ``None``; and whether the last one was text.
+
+        Args:
+            data: the text.
+            at: where they have to begin.
+            ids: the tokens.
+            to_the_end: where one does not stand, what stands so far counts.
+
+        """
+        moved = True
+        for start in range(0, len(ids), _CHUNK):
+            chunk = ids[start : start + _CHUNK]
             run = b"".join(map(self._bytes.__getitem__, chunk))
             if data.startswith(run, at):
                 at += len(run)
-                index += len(chunk)
-                doubtful = doubtful and not run
+                moved = bool(run)
                 continue
             for token in chunk:
                 after = self._step(data, at, token)
                 if after is None:
-                    # At the very start stand tokens that a post-processor added: they are no text.
-                    if at or index != leading or leading == _LEADING:
-                        return None
-                    leading += 1
-                    after = at
-                doubtful = after == at
+                    return at if to_the_end else None, moved
+                moved = after > at
                 at = after
-                index += 1
-        return at if not doubtful or self._fits(data, at, ids[count:]) else None
-
-    def _fits(self, data: bytes, at: int, ids: Sequence[int]) -> bool:
-        """Whether the text from ``at`` on is what these tokens spell, but for tokens added behind it."""
-        if any(token not in self._strings for token in ids):
-            return False
-        if data[at:] == b"".join(map(self._bytes.__getitem__, ids)):
-            return True
-        for token in ids:
-            after = self._step(data, at, token)
-            if after is None:
-                break
-            at = after
-        return at == len(data)
+        return at, moved
 
     def _step(self, data: bytes, at: int, token: int) -> int | None:
         """Return where ``token`` ends if it stands at ``at``, else ``None``."""
@@ -122,9 +129,14 @@ class Pieces:
                 at += 1
         if data.startswith(spelled, at):
             return at + len(spelled)
-        # The space that these tokenizers put in front of a text, or of what follows a special token.
-        if self.style == "metaspace" and spelled[:1] == b" " and data.startswith(spelled[1:], at):
-            return at + len(spelled) - 1
+        if self.style == "metaspace":
+            # The bar itself, where the text holds one.
+            literal = self._strings[token].encode("utf-8")
+            if data.startswith(literal, at):
+                return at + len(literal)
+            # The space that these tokenizers put in front of a text, or of what follows a special token.
+            if spelled[:1] == b" " and data.startswith(spelled[1:], at):
+                return at + len(spelled) - 1
         return None
 
 

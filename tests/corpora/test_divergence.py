@@ -145,6 +145,12 @@ def test_a_token_is_added_at_the_end() -> None:
     assert "the new side only adds at the end" in found.cause.words
 
 
+def test_an_empty_text_has_no_front_and_no_end() -> None:
+    found = _said(("", []), ("", [0]))
+    assert found.cause.kind == "front"
+    assert "the new side adds its own" in found.cause.words
+
+
 def test_an_id_moved() -> None:
     assert _said(("ab", [1, 2]), ("ab", [10, 2])).cause.kind == "vocabulary"
 
@@ -185,11 +191,10 @@ def test_the_part_that_alone_differs_is_named() -> None:
     assert "only this can be why: pre-tokenizer (settings)" in found.cause.words
     several = (part, PartDifference("merges", "swapped", 3, ()))
     assert "differ in pre-tokenizer (settings), merges (swapped)" in _said(old, new, parts=several).cause.words
-    # Of several, only the post-processor puts tokens in front.
-    front = _said(
-        ("ab", [0, 1, 2]), ("ab", [1, 2]), parts=(*several, PartDifference("post-processor", "settings", 1, ()))
-    )
-    assert "only this can be why: post-processor" in front.cause.words
+    # Of several, only the post-processor puts tokens behind a text.
+    added = PartDifference("post-processor", "settings", 1, ())
+    behind = _said(("ab", [1, 2, 11]), ("ab", [1, 2]), parts=(*several, added))
+    assert "only this can be why: post-processor" in behind.cause.words
 
 
 def test_words_quote_no_prompt() -> None:

@@ -119,6 +119,18 @@ def test_what_cannot_be_said_is_said_to_be_unknown() -> None:
     assert pieces.locate("x", [5], 0) == 0
 
 
+def test_a_text_may_begin_with_what_is_put_in_front_of_it() -> None:
+    pieces = Pieces({0: "<s>", 1: "a"})
+    assert [pieces.locate("<s>a", [0, 0, 1], count) for count in range(4)] == [0, 0, 3, 4]
+    assert [pieces.locate("<s><s>a", [0, 0, 1], count) for count in range(4)] == [0, 3, 6, 7]
+    assert [pieces.locate("<s>a", [0, 1], count) for count in range(3)] == [0, 3, 4]
+
+
+def test_a_bar_in_the_text_stands_for_itself() -> None:
+    pieces = Pieces({0: "\u2581a", 1: "\u2581"})
+    assert [pieces.locate(" a\u2581\u2581a", [0, 1, 0], count) for count in range(4)] == [0, 2, 3, 5]
+
+
 def test_long_texts_are_compared_in_runs() -> None:
     pieces = Pieces({0: "Ġab", 1: "<s>"})
     ids = [1] + [0] * 200_000
