@@ -87,12 +87,15 @@ def test_a_limit_names_the_conversation_wherever_it_is(make_folder: MakeFolder, 
 
 
 def test_encoding_is_bounded_too(make_folder: MakeFolder, take: Take) -> None:
-    long = _saying(3, 500_000)
+    long = _saying(1, 400_000)
     with pytest.raises(InputError, match=r"encoding the conversations up to '\d' did not finish within 0\.05 s"):
         take(make_folder(), corpus_of(*long), limits=Limits(encode_seconds=0.05, render_seconds=60))
 
 
-def test_output_is_bounded_by_what_went_in(make_folder: MakeFolder, take: Take) -> None:
-    template = "{{ 'some text ' * 30000 }}"
+def test_output_is_bounded_by_what_went_in(
+    make_folder: MakeFolder, take: Take, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvgate.corpora.bounded._PER_CONVERSATION", 256)
+    template = "{{ 'some text ' * 3000 }}"
     with pytest.raises(InputError, match="gives more output than can be handled"):
-        take(make_folder(template=template), corpus_of(*_saying(9)), limits=Limits(output_bytes=1 << 20))
+        take(make_folder(template=template), corpus_of(*_saying(9)), limits=Limits(output_bytes=1 << 16))
