@@ -37,21 +37,20 @@ import triton.language as tl
 
 
 @triton.jit
-def _rotated(word, count: tl.constexpr):
-    return (word >> count) | (word << (32 - count))
-
-
-@triton.jit
 def _mix(a, b, c, d, x, y):
     """Mix two message words into a column or a diagonal of the state."""
     a = a + b + x
-    d = _rotated(d ^ a, 16)
+    d = d ^ a
+    d = (d >> 16) | (d << 16)
     c = c + d
-    b = _rotated(b ^ c, 12)
+    b = b ^ c
+    b = (b >> 12) | (b << 20)
     a = a + b + y
-    d = _rotated(d ^ a, 8)
+    d = d ^ a
+    d = (d >> 8) | (d << 24)
     c = c + d
-    b = _rotated(b ^ c, 7)
+    b = b ^ c
+    b = (b >> 7) | (b << 25)
     return a, b, c, d
 
 
@@ -96,10 +95,8 @@ def _compressed(
 
 
 @triton.jit
-def _four_words(at, live, LANES: tl.constexpr):
-    """Load four words from each lane's address, which is a multiple of 16 bytes: one instruction."""
-    pointers = tl.multiple_of(at[:, None] + tl.arange(0, 4)[None, :], (1, 16))
-    words = tl.load(pointers, mask=live[:, None], other=0).to(tl.uint32, bitcast=True)
+def _split_in_four(words, LANES: tl.constexpr):
+    """Split words of shape (LANES, 4), which a thread holds side by side, into four of shape (LANES,)."""
     even, odd = tl.split(tl.reshape(words, (LANES, 2, 2)))
     first, third = tl.split(even)
     second, fourth = tl.split(odd)
@@ -107,13 +104,20 @@ def _four_words(at, live, LANES: tl.constexpr):
 
 
 @triton.jit
-def _word_of_bytes(at, left):
-    """Load a word byte by byte from any address; the bytes from ``left`` on are 0 and are not touched."""
-    word = tl.load(at, mask=left > 0, other=0).to(tl.uint32)
-    word |= tl.load(at + 1, mask=left > 1, other=0).to(tl.uint32) << 8
-    word |= tl.load(at + 2, mask=left > 2, other=0).to(tl.uint32) << 16
-    word |= tl.load(at + 3, mask=left > 3, other=0).to(tl.uint32) << 24
-    return word
+def _four_words(at, live, LANES: tl.constexpr):
+    """Load four words from each lane's address, which is a multiple of 16 bytes: one instruction."""
+    pointers = tl.multiple_of(at[:, None] + tl.arange(0, 4)[None, :], (1, 16))
+    words = tl.load(pointers, mask=live[:, None], other=0)
+    return _split_in_four(words.to(tl.uint32, bitcast=True), LANES)
+
+
+@triton.jit
+def _four_words_of_bytes(at, left, LANES: tl.constexpr):
+    """Load four words byte by byte from any address; the bytes from ``left`` on are 0 and are not touched."""
+    word, byte = tl.arange(0, 4)[None, :, None], tl.arange(0, 4)[None, None, :]
+    place = word * 4 + byte
+    text = tl.load(at[:, None, None] + place, mask=place < left[:, None, None], other=0).to(tl.uint32)
+    return _split_in_four(tl.sum(text << (byte * 8).to(tl.uint32), axis=2), LANES)
 
 
 @triton.jit
@@ -179,22 +183,10 @@ def hash_chunks(table, columns, segments, slots, chains, LANES: tl.constexpr):
         else:
             text = (at + block * 64).to(tl.pointer_type(tl.uint8))
             left = tl.where(live, length - block * 64, 0)
-            m0 = _word_of_bytes(text, left)
-            m1 = _word_of_bytes(text + 4, left - 4)
-            m2 = _word_of_bytes(text + 8, left - 8)
-            m3 = _word_of_bytes(text + 12, left - 12)
-            m4 = _word_of_bytes(text + 16, left - 16)
-            m5 = _word_of_bytes(text + 20, left - 20)
-            m6 = _word_of_bytes(text + 24, left - 24)
-            m7 = _word_of_bytes(text + 28, left - 28)
-            m8 = _word_of_bytes(text + 32, left - 32)
-            m9 = _word_of_bytes(text + 36, left - 36)
-            m10 = _word_of_bytes(text + 40, left - 40)
-            m11 = _word_of_bytes(text + 44, left - 44)
-            m12 = _word_of_bytes(text + 48, left - 48)
-            m13 = _word_of_bytes(text + 52, left - 52)
-            m14 = _word_of_bytes(text + 56, left - 56)
-            m15 = _word_of_bytes(text + 60, left - 60)
+            m0, m1, m2, m3 = _four_words_of_bytes(text, left, LANES)
+            m4, m5, m6, m7 = _four_words_of_bytes(text + 16, left - 16, LANES)
+            m8, m9, m10, m11 = _four_words_of_bytes(text + 32, left - 32, LANES)
+            m12, m13, m14, m15 = _four_words_of_bytes(text + 48, left - 48, LANES)
         # Flags: the first block of a chunk 1, the last 2, the root of the tree 8.
         last = block == blocks - 1
         flags = tl.where(last, 2 + 8 * root, 0) + opening

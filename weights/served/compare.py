@@ -53,7 +53,7 @@ def compare_with_checkpoint(
         InputError: from ``read``, where the checkpoint cannot be read.
     """
     stored = {entry.name: entry for entry in entries}
-    tied = {pair.head: pair.embedding for pair in tied_heads().pairs}
+    tied = {pair.head: pair.embedding for pair in tied_heads().pairs if pair.embedding in stored}
     held: dict[str, list[Stretch | None]] = {name: [] for name in stored}
     different: set[tuple[int, str]] = set()
     unknown: set[str] = set()

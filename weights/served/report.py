@@ -86,6 +86,16 @@ class ServedRank(_Strict):
         """Return the rank's tensors as a tensor map's entries, sorted by name."""
         return tuple(sorted(_entry(held.name, held.dtype, held.shape, held.content) for held in self.tensors))
 
+    def unfused(self) -> tuple[TensorEntry, ...]:
+        """Return the checkpoint tensors that the rank holds whole, taken out of what they are fused into.
+
+        Buffers are left out: the engine may have made them itself. With one rank, and where every layer is
+        recognised, this is the checkpoint, and its root the checkpoint's digest (a tied head under both names).
+        """
+        buffers = {held.name for held in self.tensors if held.buffer}
+        whole = (part for part in self.parts if part.stretch is None and part.held not in buffers)
+        return tuple(sorted(_entry(part.name, part.dtype, part.shape, part.content) for part in whole))
+
     def digest(self) -> str:
         """Return the root over the rank's tensors in served form: a manifest's ``weights.served`` holds it.
 
