@@ -36,6 +36,15 @@ def exchanged_ids(tokenizer: dict[str, Any]) -> None:
     vocabulary["Ġtide"], vocabulary["Ġprime"] = vocabulary["Ġprime"], vocabulary["Ġtide"]
 
 
+def exchanged_rare_ids(tokenizer: dict[str, Any]) -> None:
+    """Exchange the ids of two words that the corpus has not."""
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary["▁Massachusetts"], vocabulary["▁Championships"] = (
+        vocabulary["▁Championships"],
+        vocabulary["▁Massachusetts"],
+    )
+
+
 def no_dummy_prefix(tokenizer: dict[str, Any]) -> None:
     """Drop the normaliser that puts a space in front of every text."""
     normalizers = tokenizer["normalizer"]["normalizers"]
