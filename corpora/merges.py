@@ -17,7 +17,8 @@ class MergeChange:
         moved: a smallest set of merges without which both sides have the rest in the same order.
         removed: merges of the old side alone, in its order.
         added: merges of the new side alone, in its order.
-        old: rank by merge, the lower the earlier it is applied.
+        old: rank by merge, the lower the earlier it is applied; of those between the first and the last
+            place in which the lists differ. All others are in the same order to these and to each other.
         new: likewise.
 
     """
@@ -34,25 +35,28 @@ class MergeChange:
         return self.moved + self.removed + self.added
 
     def turned(self, one: Merge, other: Merge) -> bool:
-        """Whether the two stand in another order in the new list than in the old one; a missing one is last."""
-        last = len(self.old) + len(self.new)
+        """Whether two of ``old`` and ``new`` stand in another order in the new list; a missing one is last."""
+        last = float("inf")
         before = self.old.get(one, last) < self.old.get(other, last)
         return before != (self.new.get(one, last) < self.new.get(other, last))
 
 
-def ranks(merges: Sequence[Sequence[str]]) -> dict[Merge, int]:
-    """Return rank by merge of a list as tokenizers writes it, pairs in order; of equal ones the last counts."""
-    return {(left, right): rank for rank, (left, right) in enumerate(merges)}
-
-
-def change(old: Mapping[Merge, int], new: Mapping[Merge, int]) -> MergeChange:
-    """Compare two lists of merges, given as rank by merge."""
-    removed = tuple(merge for merge in old if merge not in new)
-    added = tuple(merge for merge in new if merge not in old)
-    common = sorted((merge for merge in old if merge in new), key=old.__getitem__)
-    kept = _longest_rising([new[merge] for merge in common])
+def change(old: Sequence[Sequence[str]], new: Sequence[Sequence[str]]) -> MergeChange:
+    """Compare two lists of merges, pairs in the order in which they are applied; of equal ones the last counts."""
+    shorter = min(len(old), len(new))
+    start = next((place for place in range(shorter) if old[place] != new[place]), shorter)
+    tail = next((back for back in range(shorter - start) if old[-1 - back] != new[-1 - back]), shorter - start)
+    before, after = _ranks(old, start, tail), _ranks(new, start, tail)
+    removed = tuple(merge for merge in before if merge not in after)
+    added = tuple(merge for merge in after if merge not in before)
+    common = sorted((merge for merge in before if merge in after), key=before.__getitem__)
+    kept = _longest_rising([after[merge] for merge in common])
     moved = tuple(merge for place, merge in enumerate(common) if place not in kept)
-    return MergeChange(moved, removed, added, old, new)
+    return MergeChange(moved, removed, added, before, after)
+
+
+def _ranks(merges: Sequence[Sequence[str]], start: int, tail: int) -> dict[Merge, int]:
+    return {(merges[rank][0], merges[rank][1]): rank for rank in range(start, len(merges) - tail)}
 
 
 def _longest_rising(values: Sequence[int]) -> set[int]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from kvgate.corpora.effective import canonical
 from kvgate.corpora.inert import inert_classes
-from kvgate.corpora.merges import change, ranks
+from kvgate.corpora.merges import change
 
 _SHOWN = 5  # examples of each difference; all are counted
 _LONGEST = 200  # characters of an example
@@ -54,9 +54,7 @@ def structural_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> tup
     found = [one for differ in _PARTS for one in differ(before, after)]
     if not found and before != after:
         found = [PartDifference("other", "what nobody listed", 1, ())]
-    levelled = [
-        part for part in {*old, *new} if old.get(part) != new.get(part) and before.get(part) == after.get(part)
-    ]
+    levelled = [part for part in {*old, *new} if old.get(part) != new.get(part) and before.get(part) == after.get(part)]
     inert = [
         PartDifference(listed.part, listed.why, 1, (), inert=name)
         for name, listed in inert_classes().items()
@@ -108,11 +106,11 @@ def _merges(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[PartDiff
     before, after = old["model"].get("merges") or [], new["model"].get("merges") or []
     if before == after:
         return
-    found = change(ranks(before), ranks(after))
+    found = change(before, after)
     for what, merges in (("in another order", found.moved), ("only old", found.removed), ("only new", found.added)):
         if merges:
             examples = tuple(
-                f"{_shown(list(merge))}: rank {found.old.get(merge, '-')} -> {found.new.get(merge, '-')}"
+                f"{_shown(list(merge))}: rank {found.old.get(merge, 'none')} -> {found.new.get(merge, 'none')}"
                 for merge in merges[:_SHOWN]
             )
             yield PartDifference("merges", what, len(merges), examples)

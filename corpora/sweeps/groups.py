@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kvgate.corpora.effective import canonical
-from kvgate.corpora.merges import MergeChange, change, ranks
+from kvgate.corpora.merges import MergeChange, change
 from kvgate.corpora.structure import entries
 from kvgate.corpora.sweeps.added import round_tokens
 from kvgate.corpora.sweeps.borders import contractions, meetings, runs
@@ -74,8 +75,8 @@ def _inner(found: Plan, sides: Sequence[Mapping[str, Any]], added: Sequence[str]
     _add(found, "borders", meetings())
     _add(found, "runs", runs())
     _add(found, "contractions", contractions())
-    _add(found, "code points", characters)
-    _add(found, "code points in context", in_context(characters))
+    found.groups.append(Group("code points", characters))
+    found.groups.append(Group("code points in context", list(in_context(characters))))
     _add(found, "normal forms", other_forms(characters))
 
 
@@ -97,9 +98,9 @@ def _vocabulary(found: Plan, sides: Sequence[Mapping[str, Any]], spellings: Sequ
             if piece in seen:
                 continue
             seen.add(piece)
-            before = len(texts)
-            texts.update(dict.fromkeys(spelling.texts(piece)))
-            silent += len(texts) == before and next(spelling.texts(piece), None) is None
+            written = spelling.texts(piece)
+            silent += not written
+            texts.update(dict.fromkeys(written))
     if silent:
         found.unswept.append(("vocabulary", f"{silent} entries stand for bytes that no text holds"))
     return list(texts)
@@ -116,13 +117,14 @@ def _changed_merges(old: Mapping[str, Any], new: Mapping[str, Any]) -> MergeChan
     lists = [side["model"].get("merges") for side in (old, new)]
     if None in lists or lists[0] == lists[1]:
         return None
-    return change(ranks(lists[0]), ranks(lists[1]))
+    return change(*lists)
 
 
 def _competing(
     found: Plan, changed: MergeChange, sides: Sequence[Mapping[str, Any]], spellings: Sequence[Spelling]
 ) -> None:
-    competitions = Competitions(changed, sides[0]["model"].get("continuing_subword_prefix") or "")
+    every = itertools.chain.from_iterable(side["model"]["merges"] for side in sides)
+    competitions = Competitions(changed, every, sides[0]["model"].get("continuing_subword_prefix") or "")
     unlike = spellings if spellings[0].key != spellings[1].key else spellings[:1]
     written = list(dict.fromkeys(competitions.strings()))
     _add(found, "competing merges", _placed(text for one in unlike for raw in written for text in one.texts(raw)))

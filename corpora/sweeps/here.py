@@ -46,19 +46,31 @@ def sweep_here(arguments: Mapping[str, Any], limits: Limits, channel: Channel, a
     # The child is kept to one thread for the sake of memory; here every core helps, as nothing else runs.
     os.environ["TOKENIZERS_PARALLELISM"] = "true"
     os.environ["RAYON_NUM_THREADS"] = str(min(_THREADS, len(os.sched_getaffinity(0))))
-    tokenizers = []
+    sides = []
     for side in ("old", "new"):
         path = Path(arguments[side])
         channel.step("load", "loading the tokenizer", str(path))
         tokenizer = build(Folder(path))
         if isinstance(tokenizer, str):
             raise InputError(f"nothing can be swept: {tokenizer}", where=str(path))
-        tokenizers.append(tokenizer)
-    return data_of(sweep(tokenizers[0], tokenizers[1], channel, where=arguments["new"]))
+        sides.append(Side(tokenizer))
+    return data_of(sweep(sides[0], sides[1], channel, where=arguments["new"]))
 
 
-def sweep(old: Any, new: Any, channel: Channel, *, where: str) -> SweepResult:
-    """Sweep two tokenizers that transformers built.
+class Side:
+    """One tokenizer that transformers built, written out."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        found = written_out(tokenizer)
+        self.parts: Parts | None = None if isinstance(found, str) else found
+        """``None``: it cannot be written out, see ``unknown``."""
+        self.unknown = found if isinstance(found, str) else None
+        self.effective = None if self.parts is None else fingerprint(canonical(self.parts))
+        self.encoder = Encoder(tokenizer, direct=self.parts is not None and self.parts["wrapper"]["class"] is None)
+
+
+def sweep(old: Side, new: Side, channel: Channel, *, where: str) -> SweepResult:
+    """Encode the same strings with two tokenizers.
 
     Args:
         old: one.
@@ -68,16 +80,11 @@ def sweep(old: Any, new: Any, channel: Channel, *, where: str) -> SweepResult:
 
     """
     channel.step("sweep", "comparing the parts of the tokenizers", where)
-    parts = [written_out(one) for one in (old, new)]
-    known = [one for one in parts if not isinstance(one, str)]
-    digests = [None if isinstance(one, str) else fingerprint(canonical(one)) for one in parts]
-    equal = None not in digests and digests[0] == digests[1]
+    known = [side.parts for side in (old, new) if side.parts is not None]
+    equal = old.effective is not None and old.effective == new.effective
     work = Plan([], []) if equal else plan(known)
-    work.unswept += [("effective", one) for one in parts if isinstance(one, str)]
-    encoders = [
-        Encoder(tokenizer, direct=not isinstance(one, str) and one["wrapper"]["class"] is None)
-        for tokenizer, one in zip((old, new), parts, strict=True)
-    ]
+    work.unswept += [("effective", side.unknown) for side in (old, new) if side.unknown is not None]
+    encoders = [old.encoder, new.encoder]
     meanings = other_meanings(*known) if len(known) == 2 else None
     difference = structural_difference(*known) if len(known) == 2 else ()
     total = sum(len(group.strings) for group in work.groups)
@@ -102,8 +109,8 @@ def sweep(old: Any, new: Any, channel: Channel, *, where: str) -> SweepResult:
         groups.append(GroupResult(group.name, len(group.strings), divergent, failed))
     return SweepResult(
         equal=equal,
-        old_effective=digests[0],
-        new_effective=digests[1],
+        old_effective=old.effective,
+        new_effective=new.effective,
         renderer={name: version for name, version in versions().items() if name != "jinja2"},
         unicode=UNICODE,
         parts=difference,

@@ -63,20 +63,16 @@ class Spelling:
         ends = bool(self._suffix) and piece.endswith(self._suffix)
         return Meaning(self._data(piece), follows, ends)
 
-    def texts(self, piece: str) -> Iterator[str]:
-        """Yield texts in which the tokenizer may use a vocabulary string; none where it stands for no text."""
+    def texts(self, piece: str) -> list[str]:
+        """Return texts in which the tokenizer may use a vocabulary string; none where it stands for no text."""
         data, follows, _ = self.meaning(piece)
-        for text in readings(data):
-            if follows:
-                yield from (lead + text for lead in self._leads)
-            elif self._blank is None:
-                yield text
-            elif text.startswith(" "):
-                yield text
-                yield text[1:]  # what begins a text gets its space from the tokenizer
-            else:
-                yield text
-                yield "\n" + text  # not at the beginning, where a space would be put before it
+        found = readings(data)
+        if follows:
+            return [lead + text for text in found for lead in self._leads]
+        if self._blank is None:
+            return found
+        # What begins a text gets a space from the tokenizer; behind a line feed there is none.
+        return [one for text in found for one in (text, text[1:] if text.startswith(" ") else f"\n{text}")]
 
     def _data(self, piece: str) -> bytes:
         if self.byte_level:
@@ -92,12 +88,12 @@ class Spelling:
         return text.encode("utf-8", "surrogatepass")
 
 
-def readings(data: bytes) -> Iterator[str]:
-    """Yield texts that hold these bytes: the text itself, or some in which half characters are made whole."""
+def readings(data: bytes) -> list[str]:
+    """Return texts that hold these bytes: the text itself, or some in which half characters are made whole."""
     try:
-        yield data.decode()
+        return [data.decode()]
     except UnicodeDecodeError:
-        yield from itertools.islice(_completed(data), _COMPLETIONS)
+        return list(itertools.islice(_completed(data), _COMPLETIONS))
 
 
 def _completed(data: bytes) -> Iterator[str]:

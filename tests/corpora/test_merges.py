@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvgate.corpora.merges import change, ranks
+from kvgate.corpora.merges import change
 from kvgate.corpora.sweeps.competing import Competitions
 
 from .trained import Backend, edited
@@ -20,12 +20,11 @@ _MERGES = [["a", "b"], ["c", "d"], ["ab", "c"], ["e", "f"], ["ef", "ab"]]
 
 
 def test_equal_lists_have_no_change() -> None:
-    assert change(ranks(_MERGES), ranks(_MERGES)).changed == ()
+    assert change(_MERGES, _MERGES).changed == ()
 
 
 def test_what_moved_went_and_came() -> None:
-    old = ranks(_MERGES)
-    found = change(old, ranks([_MERGES[4], *_MERGES[:3], ["x", "y"]]))
+    found = change(_MERGES, [_MERGES[4], *_MERGES[:3], ["x", "y"]])
     assert (found.moved, found.removed, found.added) == ((("ef", "ab"),), (("e", "f"),), (("x", "y"),))
     assert found.turned(("a", "b"), ("ef", "ab"))
     assert not found.turned(("a", "b"), ("c", "d"))
@@ -38,9 +37,9 @@ def test_what_moved_went_and_came() -> None:
 @given(st.permutations(range(9)))
 def test_what_did_not_move_is_in_order_and_no_smaller_set_will_do(order: list[int]) -> None:
     names = [(str(number), "x") for number in range(9)]
-    found = change(ranks(names), ranks([names[place] for place in order]))
+    found = change(names, [names[place] for place in order])
     stayed = [merge for merge in names if merge not in found.moved]
-    assert sorted(stayed, key=found.new.__getitem__) == stayed
+    assert sorted(stayed, key=lambda merge: order.index(int(merge[0]))) == stayed
     assert len(found.moved) == 9 - max(
         len(some)
         for size in range(1, 10)
@@ -60,7 +59,7 @@ def _tokenizer(chance: random.Random, alphabet: str) -> Backend:
     return backend
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(5))
 def test_two_merges_exchanged_show_wherever_they_matter(seed: int) -> None:
     """Against every string up to a length, and every two entries: if one shows the change, a competition does."""
     from tokenizers import Tokenizer
@@ -85,7 +84,7 @@ def test_two_merges_exchanged_show_wherever_they_matter(seed: int) -> None:
                 before, after = ([found.ids for found in side.encode_batch(texts)] for side in sides)
                 return before != after
 
-            competing = Competitions(change(ranks(old["model"]["merges"]), ranks(new["model"]["merges"])))
+            competing = Competitions(change(old["model"]["merges"], new["model"]["merges"]), old["model"]["merges"])
             matters = differ(every)
             assert differ(list(competing.strings())) >= matters, (alphabet, one, other)
             showed += matters
@@ -95,13 +94,13 @@ def test_two_merges_exchanged_show_wherever_they_matter(seed: int) -> None:
 def test_the_strings_are_bounded_and_what_is_left_out_is_counted() -> None:
     letters = [chr(0x4E00 + number) for number in range(9000)]
     old = [(letters[number], letters[number + 1]) for number in range(8998)]
-    found = Competitions(change(ranks(old), ranks(old[::-1])))
+    found = Competitions(change(old, old[::-1]), old)
     assert found.examined == 7500
     assert len(list(found.strings())) <= 60_000
 
 
 def test_a_mark_of_what_follows_goes_when_tokens_are_joined() -> None:
     old = [["a", "##b"], ["##b", "##c"]]
-    found = Competitions(change(ranks(old), ranks(old[::-1])), "##")
+    found = Competitions(change(old, old[::-1]), old, "##")
     assert "abc" in set(found.strings())
     assert not any("#" in one[1:] for one in found.strings() if not one.startswith("##"))
