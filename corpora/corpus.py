@@ -12,8 +12,8 @@ from typing import BinaryIO
 
 from kvgate.corpora.conversation import Conversation
 from kvgate.corpora.files import open_regular, reason
-from kvgate.corpora.fingerprint import short_digest
 from kvgate.corpora.requests import parse_request
+from kvgate.corpora.seen import Seen
 from kvgate.rules.errors import InputError
 from kvgate.rules.progress import Progress, silent
 
@@ -59,7 +59,7 @@ def load_corpus(source: str | Path, progress: Progress = silent) -> Corpus:
     """Load the diagnostic corpus, or a JSONL file of OpenAI chat or completion requests.
 
     Every line is read and checked, and none is kept: a file of millions of lines takes the memory of its longest line
-    and 8 bytes of each id.
+    and some bytes of each id.
 
     Args:
         source: ``"diagnostic"``, or a path; one JSON object a line, blank lines allowed.
@@ -79,11 +79,10 @@ def load_corpus(source: str | Path, progress: Progress = silent) -> Corpus:
 
 def _load(name: str, opened: Callable[[], BinaryIO], source: str, progress: Progress) -> Corpus:
     hasher = hashlib.sha256()
-    seen: set[bytes] = set()
+    seen = Seen()
     for conversation, where in _read(opened, source, hasher, progress):
-        if (short := short_digest(conversation.id)) in seen:
+        if not seen.add(conversation.id):
             raise InputError(f"the id {conversation.id!r} stands twice", where=where)
-        seen.add(short)
     if not seen:
         raise InputError("holds no conversation", where=source, hint="one JSON object a line")
     digest = hasher.hexdigest()

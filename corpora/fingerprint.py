@@ -1,8 +1,7 @@
-"""Digests of this room: of a JSON value (BLAKE3 over one spelling of it), and of the ids of conversations."""
+"""The digest of a JSON value in this room: BLAKE3 over one spelling of it."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from typing import Any
 
@@ -17,8 +16,3 @@ def fingerprint(value: Any) -> str:
     """
     text = json.dumps(value, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     return f"blake3:{blake3(text.encode('ascii')).hexdigest()}"
-
-
-def short_digest(name: str) -> bytes:
-    """Return what an id is remembered by where millions of them are: 8 bytes."""
-    return hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest()

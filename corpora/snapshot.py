@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, get_args
 
 from kvgate.corpora.files import Beside, open_regular, reason
-from kvgate.corpora.fingerprint import short_digest
+from kvgate.corpora.seen import Seen
 from kvgate.rules.document import parse_json
 from kvgate.rules.errors import InputError
 
@@ -167,7 +167,7 @@ class SnapshotFile:
             if _identity(stream) != self._identity:
                 raise InputError("was changed since it was opened", where=str(self.path))
             renders = max(1, len(self.header.clocks))
-            seen: set[bytes] = set()
+            seen = Seen()
             for number, line in enumerate(_lines(stream, str(self.path)), 1):
                 where = f"{self.path}:{number}"
                 if number == 1:
@@ -177,9 +177,8 @@ class SnapshotFile:
                         raise InputError("holds more conversations than its last line says", where=where)
                     return  # this was the last line, which is known already
                 entry = entry_of(_json(line, where), where, renders)
-                if (name := short_digest(entry.id)) in seen:
+                if not seen.add(entry.id):
                     raise InputError(f"the conversation {entry.id!r} stands twice", where=where)
-                seen.add(name)
                 yield entry
         raise InputError("holds fewer conversations than its last line says", where=str(self.path))
 
