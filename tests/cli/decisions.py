@@ -25,7 +25,7 @@ _KEYED = {
 }
 _PATCHED = {"engine.version": "0.33.1", "tokenizer.renderer.engine_version": "0.33.1"}
 _MINIMAL = {"schema": "kvgate/manifest/v1", "model": {"id": "acme/support-8b"}}
-_SWEEP = {
+_SWEEP: dict[str, Any] = {
     "strings": 412_345,
     "divergent": 2,
     "otherMeanings": 1,
