@@ -18,7 +18,7 @@ from kvgate.corpora import pipeline
 from kvgate.corpora.conversation import Conversation
 from kvgate.corpora.corpus import load_corpus
 from kvgate.corpora.coverage.covered import Coverage
-from kvgate.corpora.coverage.recording import recording
+from kvgate.corpora.coverage.installed import recording
 from kvgate.corpora.options import render_options
 from kvgate.corpora.position import Position, shared
 from kvgate.corpora.rendering import CLOCKS, Renderer
