@@ -97,10 +97,11 @@ def test_a_merge_removed(kind: str, data: st.DataObject) -> None:
     old = KINDS[kind]()
     place = data.draw(st.integers(0, len(old["model"]["merges"]) - 1))
     differing, found, _ = _swept(
-        old, edited(old, lambda backend: backend["model"]["merges"].pop(place)), "competing merges"
+        old, edited(old, lambda backend: backend["model"]["merges"].pop(place)), "competing merges", "vocabulary"
     )
     assert differing == {"merges"}
-    assert found == "competing merges"
+    # Half a character stands in no text of its own: the entries that hold it show the change.
+    assert found in ("competing merges", "vocabulary")
 
 
 @kinds
