@@ -19,19 +19,21 @@ from transformers.utils import chat_template_utils
 
 from kvgate.corpora.corpus import load_corpus
 from kvgate.corpora.coverage.changes import uncovered_changes
-from kvgate.corpora.coverage.recording import Recorder, recording
+from kvgate.corpora.coverage.recording import Recorder, covering
 
 EXAMPLES = Path(__file__).parents[1] / "tests" / "corpora" / "coverage" / "examples"
 ROUNDS = 40
 
 
 def compiled(text: str, *, recorded: bool) -> Any:
-    """Compile a template as transformers does, with or without a recorder."""
-    if not recorded:
-        chat_template_utils._compile_jinja_template.cache_clear()
-        return chat_template_utils._compile_jinja_template(text)
-    with recording({"default": text}):
-        return chat_template_utils._compile_jinja_template(text)
+    """Compile a template as transformers does, with or without a recorder, and with nothing else."""
+    base = chat_template_utils.ImmutableSandboxedEnvironment
+    if recorded:
+        chat_template_utils.ImmutableSandboxedEnvironment = covering(base, Recorder({"default": text}))
+    try:
+        return chat_template_utils._cached_compile_jinja_template(text)
+    finally:
+        chat_template_utils.ImmutableSandboxedEnvironment = base
 
 
 def seconds(work: Callable[[], object]) -> float:

@@ -70,7 +70,7 @@ def pipeline(folder: Path, chats: Path) -> Callable[[], object]:
 
     from kvgate.corpora.backend import Folder
     from kvgate.corpora.corpus import load_corpus
-    from kvgate.corpora.coverage.recording import recording
+    from kvgate.corpora.coverage.installed import recording
     from kvgate.corpora.effective import leaves_encoding_to_its_backend
     from kvgate.corpora.feeding import batches
     from kvgate.corpora.options import render_options

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvgate.corpora.backend import Folder, build, describe, needs_code, versions
-from kvgate.corpora.coverage.recording import recording
+from kvgate.corpora.coverage.installed import recording
 from kvgate.corpora.effective import leaves_encoding_to_its_backend
 from kvgate.corpora.limits import Limits
 from kvgate.corpora.pipeline import Pipeline

@@ -6,16 +6,14 @@ code generator then does the rest, so the environment, its extensions and its fi
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from jinja2 import Environment, nodes
 
 from kvgate.corpora.coverage.covered import Coverage, TemplateCoverage
 from kvgate.corpora.coverage.tree import ARMS, SHAPES, Node, Part, walk
-from kvgate.corpora.sandbox import remembering
 from kvgate.corpora.syntax import grammar
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -71,40 +69,6 @@ class Recorder:
             self.mark(grammar().parse(text), text)
         tree, notes = self._known[text]
         return None if tree is None else TemplateCoverage(tree, notes.executed(tree))
-
-
-@contextlib.contextmanager
-def recording(texts: Mapping[str, str]) -> Iterator[Recorder | None]:
-    """Let every template that transformers compiles from here on tell a recorder what runs of it.
-
-    transformers makes its environment from the class that a name of its module holds, and sets up filters, extensions
-    and globals itself; it keeps compiled templates by their text, so those are forgotten on the way in and out.
-    Source: huggingface/transformers, src/transformers/utils/chat_template_utils.py, 5.24.0,
-    ``_cached_compile_jinja_template``.
-
-    Args:
-        texts: the templates in force, by name.
-
-    Returns:
-        The recorder; ``None`` where this release of transformers makes its environment in another way: nothing is
-        known of what ran then.
-
-    """
-    from transformers.utils import chat_template_utils
-
-    base = getattr(chat_template_utils, "ImmutableSandboxedEnvironment", None)
-    forget = getattr(getattr(chat_template_utils, "_compile_jinja_template", None), "cache_clear", None)
-    if base is None or forget is None:
-        yield None
-        return
-    recorder = Recorder(texts)
-    forget()
-    chat_template_utils.ImmutableSandboxedEnvironment = covering(remembering(base), recorder)
-    try:
-        yield recorder
-    finally:
-        chat_template_utils.ImmutableSandboxedEnvironment = base
-        forget()
 
 
 def covering(base: type[Environment], recorder: Recorder) -> type[Environment]:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from kvgate.corpora import pipeline as module
 from kvgate.corpora.conversation import Conversation
-from kvgate.corpora.coverage.recording import recording
+from kvgate.corpora.coverage.installed import recording
 from kvgate.corpora.effective import leaves_encoding_to_its_backend
 from kvgate.corpora.feeding import batches
 from kvgate.corpora.options import render_options

@@ -10,7 +10,8 @@ from transformers.utils import chat_template_utils
 
 from kvgate.corpora.conversation import Conversation
 from kvgate.corpora.coverage.covered import Coverage, TemplateCoverage
-from kvgate.corpora.coverage.recording import Recorder, recording
+from kvgate.corpora.coverage.installed import recording
+from kvgate.corpora.coverage.recording import Recorder
 from kvgate.corpora.coverage.tree import Node, walk
 
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "</s>"}

@@ -9,7 +9,7 @@ import pytest
 
 from kvgate.corpora.corpus import Corpus
 from kvgate.corpora.coverage.covered import Coverage, coverage_from
-from kvgate.corpora.coverage.recording import recording
+from kvgate.corpora.coverage.installed import recording
 from kvgate.rules.errors import InputError
 
 from .examples import TEMPLATES
