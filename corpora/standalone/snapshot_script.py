@@ -136,13 +136,24 @@ class Conversation:
     def __init__(self, line: str, number: int) -> None:
         """Read it; raises ``ValueError`` or ``TypeError`` where it is none."""
         value = json.loads(line, object_pairs_hook=_once)
+        name = value.get("id") if isinstance(value, dict) else None
+        if isinstance(value, dict) and "body" in value and value.keys() <= {"custom_id", "method", "url", "body"}:
+            name, value = value.get("custom_id"), value["body"]  # a line of a batch file
         if not isinstance(value, dict) or (value.get("messages") is None) == (value.get("prompt") is None):
             raise ValueError("needs either 'messages' or 'prompt'")
-        self.id: str = f"line-{number}" if value.get("id") is None else value["id"]
+        self.id: str = f"line-{number}" if name is None else name
+        for message in value.get("messages") or ():
+            if isinstance(message, dict):
+                message.pop("generated_token_ids", None)
+        if isinstance(value.get("prompt"), list):
+            (value["prompt"],) = value["prompt"]
+        variables = value.get("chat_template_kwargs") or {}
+        if (effort := value.get("reasoning_effort")) is not None:  # as vLLM does
+            variables = {"enable_thinking": effort != "none", **variables, "reasoning_effort": effort}
         self.turns = "multi-turn" in (value.get("tags") or ())
         self.input: dict[str, Any] = {
             **{field: value.get(field) for field in ("messages", "prompt", "tools", "documents")},
-            "template_kwargs": value.get("chat_template_kwargs") or {},
+            "template_kwargs": variables,
             "add_generation_prompt": value.get("add_generation_prompt"),
             "continue_final_message": bool(value.get("continue_final_message")),
         }

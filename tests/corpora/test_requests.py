@@ -10,6 +10,7 @@ import pytest
 
 from kvgate.corpora.conversation import Conversation
 from kvgate.corpora.requests import parse_request
+from kvgate.corpora.standalone import snapshot_script
 from kvgate.rules.document import parse_document
 from kvgate.rules.errors import InputError
 
@@ -80,6 +81,27 @@ def test_generated_ids_are_kept_and_not_rendered() -> None:
     assert one.generated == {1: (5, 6)}
     assert one.messages == (*_HI, answer, *_HI)
     assert one.input_digest == _parse(messages=[*_HI, answer, *_HI]).input_digest
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"messages": _HI, "temperature": 1},
+        {"messages": [{"role": "user", "content": None}], "tools": [], "continue_final_message": True, "id": "x"},
+        {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {"messages": _HI}},
+        {"prompt": ["one"], "tags": ["multi-turn"]},
+        {"messages": _HI, "reasoning_effort": "none"},
+        {"messages": _HI, "reasoning_effort": "low", "chat_template_kwargs": {"enable_thinking": False, "x": "é"}},
+        {
+            "messages": [{"role": "assistant", "content": "a", "generated_token_ids": [1]}],
+            "documents": [{"title": "t"}],
+        },
+    ],
+)
+def test_the_script_takes_a_request_for_the_same_conversation(request_: dict[str, Any]) -> None:
+    ours = parse_request(json.dumps(request_).encode(), 7, "f:7")
+    theirs = snapshot_script.Conversation(json.dumps(request_), 7)
+    assert (theirs.id, theirs.digest) == (ours.id, ours.input_digest)
 
 
 @pytest.mark.parametrize(
