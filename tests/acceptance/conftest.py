@@ -160,6 +160,7 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Capture]:
     def examine(model: Path, *, template: str | None, snapshot_to: Path, **arguments: Any) -> Any:
         files = [path.read_text() for path in sorted(model.glob("tok*.json"))]
         files += [path.read_text() for path in sorted(model.glob("*.jinja"))]
+        files.append((model / "config.json").read_text())  # it chooses the class
 
         def make() -> tuple[Any, bytes | None]:
             facts, snapshot = real_examine(model, template=template, snapshot_to=snapshot_to, **arguments)
@@ -177,6 +178,7 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Capture]:
         *,
         adapters: Mapping[str, Path] | None = None,
         sets: Mapping[str, Any] | None = None,
+        renderer: Any = "here",
     ) -> Path:
         declared = {**DECLARED, **(sets or {})}
 
@@ -185,11 +187,11 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Capture]:
             line = parse_vllm(launch, source="serve.sh")
             snapshot = folder / f"{target.name}.jsonl"
             captured = module.capture(
-                str(model), launch=[line], adapters=adapters, renderer="here", sets=declared, snapshot_to=snapshot
+                str(model), launch=[line], adapters=adapters, renderer=renderer, sets=declared, snapshot_to=snapshot
             )
             return write(captured, target).parent
 
-        return Path(once(["capture", model, launch, adapters, declared], make))
+        return Path(once(["capture", model, launch, adapters, declared, renderer], make))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "effective_config", config)

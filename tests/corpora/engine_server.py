@@ -119,10 +119,11 @@ def sglang(
 
 def vllm(
     *fields: str,
-    answers: Callable[[Any], Answer] = lambda _: (200, {"tokens": [1], "count": 1}),
+    ids: list[int] | None = None,
+    answers: Callable[[Any], Answer] | None = None,
     describes: bool = True,
 ) -> Callable[[str, str, Any], Answer]:
-    """Answer as vLLM does, with a description that names these fields of a chat."""
+    """Answer as vLLM does, with a description that names these fields of a chat, and always the same."""
 
     def answer(method: str, path: str, body: Any) -> Answer:
         if path == "/version":
@@ -133,7 +134,7 @@ def vllm(
             lora = {"id": "billing", "parent": "support"}
             return 200, {"data": [lora, {"id": "support", "parent": None}]}
         if path == "/tokenize" and method == "POST":
-            return answers(body)
+            return (200, {"tokens": ids or [1]}) if answers is None else answers(body)
         return 404, {"detail": "Not Found"}
 
     return answer
