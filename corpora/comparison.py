@@ -156,6 +156,11 @@ class SnapshotComparison:
         return self.old.renderer == self.new.renderer and self.old.jinja2 == self.new.jinja2
 
     @property
+    def same_template(self) -> bool:
+        """Whether both are known to have rendered the same chat template."""
+        return self.old.template is not None and self.old.template == self.new.template
+
+    @property
     def same_options(self) -> bool:
         """Whether the same options were applied, and the same were not."""
         return self.old.options == self.new.options and self.old.unapplied == self.new.unapplied
@@ -166,14 +171,14 @@ class SnapshotComparison:
 
         One of the files was edited or exchanged, or something outside the record has a say.
         """
-        known = None not in (self.old.tokenizer, self.old.template, self.old.jinja2) and bool(self.old.renderer)
+        known = None not in (self.old.tokenizer, self.old.jinja2) and bool(self.old.renderer)
         return (
             self.divergent > 0
             and known
             and self.same_renderer
             and self.same_options
             and self.old.tokenizer == self.new.tokenizer
-            and self.old.template == self.new.template
+            and self.same_template
         )
 
 

@@ -27,7 +27,7 @@ _NAMED = 20
 
 _OWN_RENDERER = (
     "one renderer made both sides, which says nothing about an upgrade of it: take each side's snapshot inside its "
-    "own image (kvgate corpus snapshot)"
+    "own image (kvgate corpus snapshot, or the one file that kvgate corpus script prints)"
 )
 
 

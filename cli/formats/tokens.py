@@ -135,6 +135,8 @@ def _notes(found: TokenFigures) -> Iterator[str]:
         yield from (f"not compared: {line}" for line in found.coverage.open.first[:_KINDS])
         if left := found.coverage.open.count - len(found.coverage.open.first[:_KINDS]):
             yield f"not compared: {left:,} more of the changed template"
+    if found.coverage is None and not found.same_template:
+        yield "which branches of the chat templates ran was not recorded: what no conversation reached is open"
     if found.redefined.count:
         ids = ", ".join(f"{one.id} ({marked(one.old)} -> {marked(one.new)})" for one in found.redefined.first[:5])
         yield f"{found.redefined.count:,} token ids mean another string on each side" + (f": {ids}" if ids else "")

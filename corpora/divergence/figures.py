@@ -183,6 +183,7 @@ class TokenFigures(_Figures):
     renderers: dict[Literal["old", "new"], RendererFigure]
     same_corpus: bool
     same_renderer: bool
+    same_template: bool
     same_options: bool
     drifted: bool
     redacted: bool
@@ -251,6 +252,7 @@ def figures_of(
         },
         same_corpus=found.same_corpus,
         same_renderer=found.same_renderer,
+        same_template=found.same_template,
         same_options=found.same_options,
         drifted=found.drifted,
         redacted=hidden,

@@ -59,6 +59,20 @@ def test_ten_thousand_divergent_conversations_fit_on_a_screen() -> None:
     assert len(text(found, 80).splitlines()) < 24
 
 
+def test_branches_that_stay_open_are_named() -> None:
+    coverage = {
+        "old": {"branches": 9, "executed": 7},
+        "new": {"branches": 11, "executed": 8},
+        "open": {"count": 40, "first": [f"new template, line {line}: else of `if tools`" for line in range(25)]},
+    }
+    found = read_tokens({**figures("think").as_data(), "coverage": coverage})
+    for shown in (text(found, 120), tokens_markdown(found)):
+        assert "branches of the chat template that ran: old 7 of 9, new 8 of 11" in shown
+        assert "not compared: new template, line 12: else of" in shown
+        assert "not compared: 20 more of the changed template" in shown
+        assert "was not recorded" not in shown
+
+
 def test_colour_is_decoration() -> None:
     found = figures("think")
     colored = text(found, 80, color=True)

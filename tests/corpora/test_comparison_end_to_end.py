@@ -63,6 +63,8 @@ def test_a_generation_prompt_that_says_more(compare: Any) -> None:
     assert one.character == len("<|im_start|>user\nName a prime number.<|im_end|>\n<|im_start|>assistant\n")
     assert [row.new.text for row in one.window.rows if row.old is None and row.new is not None] == ["<think>", "\n"]
     assert "line 4 of the template" in one.cause.words
+    assert found.coverage is not None
+    assert sum(arm.executed for arm in found.coverage.new.arms)
     assert found.blocks.share == 1
     assert [(group.count, group.names) for group in found.kinds] == [(2, ("one", "three"))]
 
