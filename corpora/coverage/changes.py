@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from kvgate.corpora.coverage.covered import Coverage, TemplateCoverage, place
+from kvgate.corpora.coverage.covered import Coverage, TemplateCoverage
 from kvgate.corpora.coverage.differences import Difference, differences
 from kvgate.corpora.coverage.items import Choice, Item, Refusal, Step, Text
 from kvgate.corpora.coverage.taint import reached
@@ -48,7 +48,8 @@ class UncoveredArm:
     change: str = field(default="", compare=False)
 
     def __str__(self) -> str:
-        where = f"{self.side} template, {place(self.template, self.line)}"
+        name = "" if self.template == "default" else f" {self.template!r}"
+        where = f"{self.side} template{name}, line {self.line}"
         if self.reason == "unexecuted":
             return f"{where}: {self.condition} ran in no conversation" + (f" ({self.change})" if self.change else "")
         if self.reason == "undecided":

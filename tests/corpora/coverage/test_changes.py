@@ -172,7 +172,7 @@ def test_a_template_is_named_where_there_are_several() -> None:
         Coverage({"tool_use": covered("\na").templates["default"]}),
         Coverage({"tool_use": covered("\nb").templates["default"]}),
     )
-    assert str(said[0]).startswith("new template, template 'tool_use', line 1: '\\nb' instead of '\\na'")
+    assert str(said[0]).startswith("new template 'tool_use', line 1: '\\nb' instead of '\\na'")
 
 
 def test_templates_nested_as_deep_as_jinja_allows_are_compared() -> None:
