@@ -37,7 +37,7 @@ def seconds(work: Callable[[], object]) -> float:
         end.record()
         torch.cuda.synchronize()
         taken.append(begin.elapsed_time(end) / 1e3)
-    return min(taken)
+    return float(min(taken))
 
 
 def shapes(gigabytes: float) -> dict[str, list[torch.Size]]:
