@@ -75,14 +75,14 @@ class Spelling:
         return [one for text in found for one in (text, text[1:] if text.startswith(" ") else f"\n{text}")]
 
     def _data(self, piece: str) -> bytes:
+        text = piece.removeprefix(self._prefix).removesuffix(self._suffix)
         if self.byte_level:
             try:
-                return piece.translate(_LATIN).encode("latin-1")
+                return text.translate(_LATIN).encode("latin-1")
             except UnicodeEncodeError:
-                return piece.encode("utf-8", "surrogatepass")
+                return text.encode("utf-8", "surrogatepass")
         if self._fallback and (byte := _FALLBACK.fullmatch(piece)):
             return bytes([int(byte[1], 16)])
-        text = piece.removeprefix(self._prefix).removesuffix(self._suffix)
         if self._blank is not None:
             text = text.replace(self._blank, " ")
         return text.encode("utf-8", "surrogatepass")
