@@ -112,6 +112,8 @@ class Pipeline:
             waiting: deque[tuple[list[_Draft], Future[None]]] = deque()
             for drafts in self._drafts(feed, clock):
                 if self._checking():
+                    while waiting:
+                        self._wait(*waiting.popleft(), clock, lines)
                     self._position.set(self._done - 1, "encoding")
                     self._encode(drafts)
                     self._finish(drafts, clock, lines)
@@ -156,7 +158,11 @@ class Pipeline:
     def _render(self, conversation: Mapping[str, Any], *, direct: bool) -> _Render:
         try:
             text = self._renderer.text(conversation)
-            return _Render(text, direct=self._renderer.ids(conversation) if direct else None)
+            if not direct:
+                return _Render(text)
+            self._position.set(self._done, "encoding")
+            with self._backend:
+                return _Render(text, direct=self._renderer.ids(conversation))
         except (MemoryError, InputError):
             raise
         except Exception as error:
@@ -229,7 +235,8 @@ class Pipeline:
         render = self._render(conversation, direct=False)
         if render.error is not None:
             return None
-        (ids,) = self._encoder.ids([render.text], special_tokens=self._renderer.special_tokens(conversation))
+        with self._backend:
+            (ids,) = self._encoder.ids([render.text], special_tokens=self._renderer.special_tokens(conversation))
         return ids
 
 

@@ -251,6 +251,19 @@ def test_where_text_and_ids_disagree_once_all_are_checked(
     assert {error[0] for error in failed.values() if error} == {"TextAndIdsDisagreeError"}
 
 
+@pytest.mark.parametrize("odd", range(9))
+def test_the_order_stays_where_checking_ends_or_goes_on(
+    make_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch, odd: int
+) -> None:
+    monkeypatch.setattr(module, "CHECKED", 4)
+    monkeypatch.setattr(module, "_TEXT", 150)  # two conversations
+    made = Made(make_folder())
+    made.pipeline._encoder = _Odd(made.pipeline._encoder)  # type: ignore[assignment]
+    entries = made(_saying(["odd" if n == odd else "even" for n in range(12)]))
+    assert [entry.id for entry in entries] == [str(n) for n in range(12)]
+    assert (not entries[odd].renders[0].ok) is (odd < 5)  # one more is rendered before the fourth is done
+
+
 def test_a_class_with_an_encoding_of_its_own_is_always_checked(make_folder: MakeFolder) -> None:
     made = Made(make_folder(), direct=False)
     made.pipeline._encoder = _Odd(made.pipeline._encoder)  # type: ignore[assignment]
