@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Literal
 
+from kvgate.corpora.bytelevel import BYTE_OF
+
 Style = Literal["byte-level", "metaspace", "wordpiece"]
 
 NO_TEXT = "the rendered text was not saved"
@@ -18,20 +20,6 @@ _SPACE, _BLANK, _MORE = "\u0120", "\u2581", "##"  # how the three styles mark a 
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 _CHUNK = 4096
 _LEADING = 4  # tokens that a post-processor puts in front of a text; none puts more than two
-
-
-def _byte_alphabet() -> dict[str, int]:
-    """Return the byte that each character of a byte-level vocabulary stands for.
-
-    Printable bytes stand for themselves, the rest for characters from 256 on, in order. Source:
-    huggingface/tokenizers, tokenizers/src/pre_tokenizers/byte_level.rs, ``bytes_char``, 0.23.3.
-    """
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
-
-
-_ALPHABET = _byte_alphabet()
 
 
 class Pieces:
@@ -164,8 +152,8 @@ def _style(strings: Mapping[int, str]) -> Style:
 
 
 def _spelled(string: str, style: Style) -> bytes:
-    if style == "byte-level" and all(character in _ALPHABET for character in string):
-        return bytes(_ALPHABET[character] for character in string)
+    if style == "byte-level" and all(character in BYTE_OF for character in string):
+        return bytes(BYTE_OF[character] for character in string)
     if style == "metaspace":
         byte = _BYTE.fullmatch(string)
         return bytes([int(byte[1], 16)]) if byte else string.replace(_BLANK, " ").encode("utf-8")
