@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from kvgate.deployments.config import (
     read_config,
 )
 from kvgate.deployments.contradictions import refuse_contradictions
-from kvgate.deployments.elsewhere import LIBRARIES, engine_of, refuse_another_deployment
+from kvgate.deployments.elsewhere import LIBRARIES, built_elsewhere, engine_of, refuse_another_deployment
 from kvgate.deployments.hub import HubCheckpoint, obtain, split_repository
 from kvgate.deployments.launch import LaunchFacts, parse_vllm, resolve
 from kvgate.rules.canonical import digest
@@ -406,13 +405,13 @@ class _Capture:
             refuse_another_deployment(elsewhere, found, values, template_known=here)
             snapshot = elsewhere
             if engine_of(elsewhere) is None:
-                found = dataclasses.replace(found, effective=elsewhere.header.tokenizer)
+                found = built_elsewhere(found, elsewhere)
         assembly.put("tokenizer.path", path, "computed")
         self._tokenizer(found)
         if here and found.template is None:
             assembly.put("chat_template", None, "computed")
         elif here and found.template is not None:
-            for name in ("digest", "tree", "source", "reads_clock"):
+            for name in ("digest", "tree", "source", "reads_clock", "clock"):
                 assembly.put(f"chat_template.{name}", getattr(found.template, name), "computed")
             assembly.put("chat_template.reads", list(found.template.reads), "computed")
             if found.template.reads_chance:

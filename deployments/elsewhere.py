@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,14 @@ ENGINES = ("vllm", "sglang")
 def engine_of(snapshot: SnapshotFile) -> tuple[str, str] | None:
     """Return name and version of the server that was asked; ``None``: libraries rendered, and no server did."""
     return next(((name, snapshot.header.renderer[name]) for name in ENGINES if name in snapshot.header.renderer), None)
+
+
+def built_elsewhere(found: TokenizerFacts, snapshot: SnapshotFile) -> TokenizerFacts:
+    """Return the facts with the tokenizer that was built where the snapshot was taken."""
+    if snapshot.header.tokenizer is not None:
+        return dataclasses.replace(found, effective=snapshot.header.tokenizer)
+    reason = ("effective", f"{snapshot.path.name} does not say which tokenizer was built")
+    return dataclasses.replace(found, effective=None, unread=(*found.unread, reason))
 
 
 def refuse_another_deployment(
