@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kvgate.corpora.coverage.detection import marks_of
 from kvgate.corpora.files import listing, read_text
 from kvgate.corpora.fingerprint import fingerprint
 from kvgate.rules.errors import InputError
@@ -35,8 +36,8 @@ class TemplateFacts:
         texts: template text by name; ``default``, and ``tool_use`` where tools select another.
         source: the file it is read from, or ``literal`` where the launch line holds the text.
         digest: ``"blake3:..."`` over the named texts, wherever they came from.
-        tree: ``"blake3:..."`` over their syntax trees: comments and layout that leaves no trace in the output
-            do not count, so equal trees render equally.
+        tree: ``"blake3:..."`` over their syntax trees, and over what engines look for in the text: other comments and
+            layout that leaves no trace in the output do not count, so equal trees render equally.
         reads: variables that any of them looks up, sorted; the renderer's own functions left out.
         reads_clock: one of them asks for the time of day.
         clock: how long what they print of it stays the same, the shortest period of any (``day``: prefixes go cold
@@ -128,7 +129,9 @@ def describe_templates(templates: Templates) -> TemplateFacts:
         texts=dict(templates.texts),
         source=templates.source,
         digest=fingerprint(dict(templates.texts)),
-        tree=fingerprint({name: syntax.tree for name, syntax in parsed.items()}),
+        tree=fingerprint(
+            {name: {"tree": syntax.tree, "marks": marks_of(templates.texts[name])} for name, syntax in parsed.items()}
+        ),
         reads=tuple(sorted(frozenset().union(*(syntax.reads for syntax in parsed.values())))),
         reads_clock=any(syntax.reads_clock for syntax in parsed.values()),
         clock=min((syntax.clock for syntax in parsed.values() if syntax.clock), key=PERIODS.index, default=None),

@@ -166,6 +166,9 @@ class ChatTemplate(Section):
     source: Text | None = absent()
     reads: list[str] = absent("variables that the template reads")
     reads_clock: bool = absent()
+    clock: Literal["second", "minute", "hour", "day", "month", "year"] | None = absent(
+        "how long what it prints of the clock stays the same; null: it prints nothing of it"
+    )
 
 
 class Precision(Section):

@@ -37,10 +37,18 @@ class Arm:
 
 @dataclass(frozen=True)
 class TemplateCoverage:
-    """One template, and the numbers of those of its branches that ran."""
+    """One template, and what of it ran.
+
+    Attributes:
+        tree: its statements, with the branches numbered.
+        executed: the numbers of the branches that ran.
+        marks: what of its text engines look at; see :func:`kvgate.corpora.coverage.detection.marks_of`.
+
+    """
 
     tree: Node
     executed: frozenset[int]
+    marks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -75,7 +83,11 @@ class Coverage:
         return {
             name: None
             if covered is None
-            else {"tree": tree_as_data(covered.tree), "executed": sorted(covered.executed)}
+            else {
+                "tree": tree_as_data(covered.tree),
+                "executed": sorted(covered.executed),
+                "marks": list(covered.marks),
+            }
             for name, covered in sorted(self.templates.items())
         }
 
@@ -100,10 +112,14 @@ def coverage_from(data: Any, where: str) -> Coverage:
 def _template_from(value: Any, where: str) -> TemplateCoverage | None:
     if value is None:
         return None
-    if not isinstance(value, dict) or value.keys() != {"tree", "executed"} or not isinstance(value["executed"], list):
-        raise InputError("expected an object with tree and executed", where=where)
+    if not isinstance(value, dict) or value.keys() != {"tree", "executed", "marks"}:
+        raise InputError("expected an object with tree, executed and marks", where=where)
+    if not isinstance(value["executed"], list) or not isinstance(value["marks"], list):
+        raise InputError("executed and marks are no lists", where=where)
+    if not all(isinstance(mark, str) for mark in value["marks"]):
+        raise InputError("the marks are no words", where=where)
     tree = tree_from(value["tree"], where)
     count = sum(len(node.arms) for node in walk(tree))
     if not all(type(number) is int and 0 <= number < count for number in value["executed"]):
         raise InputError("the executed branches are no numbers of branches", where=where)
-    return TemplateCoverage(tree, frozenset(value["executed"]))
+    return TemplateCoverage(tree, frozenset(value["executed"]), tuple(value["marks"]))

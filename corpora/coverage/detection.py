@@ -1,9 +1,10 @@
-"""What engines read off a chat template's syntax before they render anything.
+"""What engines read off a chat template before they render anything.
 
 vLLM and SGLang decide by the template's syntax tree whether message content is handed over as text or as a list of
 parts: they follow assignments and loops from ``messages`` to a loop over one message's content. So two templates that
 print the same for equal input may still be given other input. Sources: vllm-project/vllm,
 vllm/renderers/hf.py (``_detect_content_format`` and the functions it calls), 0.32.0; sgl-project/sglang adapts it.
+vLLM also looks into the text, comments and all, for a role in quotes (``_detect_developer_role_support``, same file).
 """
 
 from __future__ import annotations
@@ -24,6 +25,13 @@ _READ = {
     "Import": (0, 1),
 }
 
+_QUOTED = ("developer",)
+
+
+def marks_of(text: str) -> tuple[str, ...]:
+    """Return the words that an engine looks for in a template's text, comments included, and that it has in quotes."""
+    return tuple(word for word in _QUOTED if f'"{word}"' in text or f"'{word}'" in text)
+
 
 def same_detection(old: Coverage, new: Coverage) -> bool:
     """Whether everything that such a detection can read is the same in the templates of both sides.
@@ -31,7 +39,10 @@ def same_detection(old: Coverage, new: Coverage) -> bool:
     Stricter than any detection is: loops, assignments, macros and calls must be the same ones, as often.
     """
     return old.templates.keys() == new.templates.keys() and all(
-        before is not None and after is not None and _read(before.tree) == _read(after.tree)
+        before is not None
+        and after is not None
+        and before.marks == after.marks
+        and _read(before.tree) == _read(after.tree)
         for before, after in ((old.templates[name], new.templates[name]) for name in old.templates)
     )
 

@@ -13,6 +13,7 @@ from typing import Any
 from jinja2 import Environment, nodes
 
 from kvgate.corpora.coverage.covered import Coverage, TemplateCoverage
+from kvgate.corpora.coverage.detection import marks_of
 from kvgate.corpora.coverage.tree import ARMS, SHAPES, Node, Part, walk
 from kvgate.corpora.syntax import grammar
 
@@ -68,7 +69,7 @@ class Recorder:
         if text not in self._known:
             self.mark(grammar().parse(text), text)
         tree, notes = self._known[text]
-        return None if tree is None else TemplateCoverage(tree, notes.executed(tree))
+        return None if tree is None else TemplateCoverage(tree, notes.executed(tree), marks_of(text))
 
 
 def covering(base: type[Environment], recorder: Recorder) -> type[Environment]:

@@ -14,6 +14,7 @@ CARRIED = (
     "kvgate.corpora.coverage.tree",
     "kvgate.corpora.coverage.wording",
     "kvgate.corpora.coverage.covered",
+    "kvgate.corpora.coverage.detection",
     "kvgate.corpora.coverage.recording",
     "kvgate.corpora.divergence.beginning",
     "kvgate.corpora.divergence.stability",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from kvgate.rules.catalogue import Dimension
 from kvgate.rules.change import Change, measured
 from kvgate.rules.compare.sides import Sides
+from kvgate.rules.manifest import Manifest
 from kvgate.rules.values import Field, Known
 
 _DECLARED = "equal, but only declared: nobody computed them"
@@ -82,7 +83,7 @@ def compare_template(dimension: Dimension, sides: Sides) -> list[Change]:
     """Compare chat templates (kinds: ``tree``, ``text``, ``clock``, ``unverified``).
 
     ``text``: the text differs, the syntax tree does not. ``clock``: the template reads the clock, so every
-    prefix goes cold at midnight (incident I17).
+    prefix goes cold when it moves on (incident I17).
     """
     section, digest, tree = "chat_template", "chat_template.digest", "chat_template.tree"
     changes = []
@@ -107,10 +108,15 @@ def compare_template(dimension: Dimension, sides: Sides) -> list[Change]:
             else sides.change(dimension, "tree", digest)
         )
     if sides.new.value("chat_template.reads_clock") is True:
-        changes.append(
-            sides.change(dimension, "clock", "chat_template.reads_clock", detail="prefixes go cold at midnight")
-        )
+        changes.append(sides.change(dimension, "clock", "chat_template.reads_clock", detail=_going_cold(sides.new)))
     return changes
+
+
+def _going_cold(new: Manifest) -> str:
+    period = new.value("chat_template.clock")
+    if period == "day":
+        return "prefixes go cold at midnight"
+    return "prefixes go cold as time goes by" if period is None else f"prefixes go cold with every {period}"
 
 
 def compare_renderer(dimension: Dimension, sides: Sides) -> list[Change]:

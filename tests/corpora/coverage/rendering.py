@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from transformers.utils import chat_template_utils
 
 from kvgate.corpora.conversation import Conversation
-from kvgate.corpora.coverage.covered import Coverage, TemplateCoverage
+from kvgate.corpora.coverage.covered import Coverage
 from kvgate.corpora.coverage.installed import recording
 from kvgate.corpora.coverage.recording import Recorder
 from kvgate.corpora.coverage.tree import Node, walk
@@ -51,7 +52,8 @@ def covered(text: str, *, everything: bool = True) -> Coverage:
     """The coverage of a template of which everything ran, or nothing."""
     found = Recorder({"default": text}).coverage().templates["default"]
     assert found is not None
-    return Coverage({"default": TemplateCoverage(found.tree, numbers(found.tree) if everything else frozenset())})
+    ran = numbers(found.tree) if everything else frozenset()
+    return Coverage({"default": dataclasses.replace(found, executed=ran)})
 
 
 def numbers(tree: Node) -> frozenset[int]:

@@ -215,6 +215,8 @@ def _edited(place: tuple[Any, ...], value: Any) -> dict[str, Any]:
         [],
         {str(number): None for number in range(65)},
         {"default": {"tree": []}},
+        _edited(("default", "marks"), "developer"),
+        _edited(("default", "marks"), [1]),
         _edited(("default", "executed"), "all"),
         _edited(("default", "executed"), [2]),
         _edited(("default", "executed"), [-1]),
@@ -245,7 +247,7 @@ def test_coverage_nested_too_deeply_is_refused() -> None:
     for _ in range(100_000):
         data = ["Not", 1, [], data]
     with pytest.raises(InputError, match="nested too deeply"):
-        coverage_from({"default": {"tree": data, "executed": []}}, "s")
+        coverage_from({"default": {"tree": data, "executed": [], "marks": []}}, "s")
 
 
 def test_no_coverage_is_no_coverage() -> None:
