@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from kvgate.corpora.backend import Folder, build, describe
 from kvgate.corpora.corpus import Corpus
@@ -140,28 +138,6 @@ def test_what_cannot_change_an_id_keeps_it(make_folder: MakeFolder, diagnostic: 
 def test_what_can_change_an_id_changes_it(make_folder: MakeFolder, name: str) -> None:
     edit, config = _EFFECTIVE[name]
     assert _effective(make_folder(edit, **config)) != _effective(make_folder())
-
-
-@given(data=st.data())
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_two_merges_or_ids_swapped_change_it(make_folder: MakeFolder, data: st.DataObject) -> None:
-    def swap(backend: dict[str, Any]) -> None:
-        if data.draw(st.booleans()):
-            merges = backend["model"]["merges"]
-            one, other = data.draw(st.lists(st.integers(0, len(merges) - 1), min_size=2, max_size=2, unique=True))
-            merges[one], merges[other] = merges[other], merges[one]
-        else:
-            vocab = backend["model"]["vocab"]
-            one, other = data.draw(st.lists(st.sampled_from(sorted(vocab)), min_size=2, max_size=2, unique=True))
-            vocab[one], vocab[other] = vocab[other], vocab[one]
-
-    assert _effective(make_folder(swap)) != _effective(make_folder())
-
-
-def test_config_json_chooses_the_class(make_folder: MakeFolder) -> None:
-    plain, qwen = (make_folder(tokenizer_class=None) for _ in range(2))
-    (qwen / "config.json").write_text('{"model_type": "qwen2"}')
-    assert _effective(qwen) != _effective(plain)
 
 
 def test_a_class_that_encodes_its_own_way_is_part_of_it(make_folder: MakeFolder) -> None:
