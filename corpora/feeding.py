@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from kvgate.corpora.bounded import Batch
 from kvgate.corpora.conversation import Conversation
+from kvgate.rules.errors import InputError
 
 MULTI_TURN = "multi-turn"
 """The tag of conversations of which it is measured whether each turn begins like the one before it."""
@@ -16,12 +17,20 @@ _BYTES = 1 << 20
 
 
 def batches(conversations: Iterable[Conversation]) -> Iterator[Batch]:
-    """Yield conversations as :class:`kvgate.corpora.pipeline.Pipeline` takes them."""
+    """Yield conversations as :class:`kvgate.corpora.pipeline.Pipeline` takes them.
+
+    Raises:
+        InputError: one is nested too deeply to be written down.
+
+    """
     names: list[str] = []
     items: list[str] = []
     size = 0
     for conversation in conversations:
-        item = _item(conversation)
+        try:
+            item = _item(conversation)
+        except RecursionError:
+            raise InputError("nested too deeply", where=f"conversation {conversation.id!r}") from None
         if items and (len(items) == _MOST or size + len(item) > _BYTES):
             yield _batch(names, items)
             names, items, size = [], [], 0

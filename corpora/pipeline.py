@@ -8,6 +8,7 @@ and on all where they ever differ or where the tokenizer's class has an encoding
 
 from __future__ import annotations
 
+import sys
 from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,6 +29,7 @@ CHECKED = 512
 """Conversations of every corpus that are rendered a second time, to ids in one call."""
 
 _DISAGREE = "TextAndIdsDisagreeError"
+_TURN = 0.001  # seconds
 _TEXT = 1 << 20  # characters that are encoded in one batch; one longer text is a batch of its own
 
 
@@ -108,6 +110,8 @@ class Pipeline:
             MemoryError: likewise.
 
         """
+        # The thread that comes back from native code shall not wait long for its turn.
+        sys.setswitchinterval(_TURN)
         with Clock() as clock, ThreadPoolExecutor(1) as behind:
             waiting: deque[tuple[list[_Draft], Future[None]]] = deque()
             for drafts in self._drafts(feed, clock):

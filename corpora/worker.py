@@ -140,8 +140,6 @@ def main() -> None:
     # Libraries print; only this channel may write to the pipe.
     channel = Channel(os.fdopen(0, "rb"), os.fdopen(os.dup(1), "wb"), Position(position))
     os.dup2(2, 1)
-    # Two threads render and encode: the one that comes back from native code shall not wait long for its turn.
-    sys.setswitchinterval(0.001)
     request = channel.request()
     if request is not None:
         _run(request, channel)

@@ -53,6 +53,15 @@ def test_a_batch_is_bounded_in_number_and_size() -> None:
     assert list(batches(())) == []
 
 
+def test_what_is_nested_too_deeply_is_named() -> None:
+    nested: list[object] = []
+    for _ in range(100_000):
+        nested = [nested]
+    deep = Conversation("deep", messages=({"role": "user", "content": nested},))
+    with pytest.raises(InputError, match="conversation 'deep': nested too deeply"):
+        list(batches([deep]))
+
+
 def test_a_corpus_that_changes_while_it_is_rendered_gives_nothing(make_folder: MakeFolder, tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text("".join(json.dumps({"prompt": f"number {n}"}) + "\n" for n in range(50)))
