@@ -406,6 +406,11 @@ class _Capture:
             snapshot = elsewhere
             if engine_of(elsewhere) is None:
                 found = built_elsewhere(found, elsewhere)
+            elif found.template is not None and found.template.reads_clock:
+                self._notes.append(
+                    f"the chat template reads the clock, which a server does not stop: {elsewhere.path} compares only "
+                    "with a snapshot of the same day"
+                )
         assembly.put("tokenizer.path", path, "computed")
         self._tokenizer(found)
         if here and found.template is None:

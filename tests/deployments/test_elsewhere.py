@@ -147,6 +147,19 @@ def test_a_server_that_was_asked(model: Path, take: Take, tmp_path: Path) -> Non
     assert written["tokenizer"]["snapshot"]["renderer"] == {"vllm": "0.32.0"}
 
 
+def test_a_server_does_not_stop_its_clock(
+    model: Path, take: Take, facts: TokenizerFacts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not any("clock" in note for note in _captured(model, take(**ENDPOINT)).notes)
+    assert facts.template is not None
+    reads = dataclasses.replace(facts, template=dataclasses.replace(facts.template, reads_clock=True))
+    monkeypatch.setattr("kvgate.deployments.capture.examine", lambda *_, **__: (reads, None))
+    assert any(
+        "compares only with a snapshot of the same day" in note for note in _captured(model, take(**ENDPOINT)).notes
+    )
+    assert not any("same day" in note for note in _captured(model, take()).notes)
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
