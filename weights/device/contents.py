@@ -11,6 +11,7 @@ All give the same 32 bytes.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import sys
 from collections.abc import Sequence
@@ -46,13 +47,18 @@ def hash_contents(tensors: Sequence[torch.Tensor], progress: Progress) -> list[b
     hashes: dict[int, bytes] = {}
     resident: dict[torch.device, list[int]] = {}
     for number, tensor in enumerate(tensors):
-        if tensor.device.type == "cuda" and importlib.util.find_spec("triton"):
+        if tensor.device.type == "cuda" and _triton_is_here():
             resident.setdefault(tensor.device, []).append(number)
         else:
             hashes[number] = _on_host(tensor, tell)
     for device, numbers in resident.items():
         hashes.update(zip(numbers, _on_device(device, [tensors[number] for number in numbers], tell), strict=True))
     return [hashes[number] for number in range(len(tensors))]
+
+
+@functools.cache
+def _triton_is_here() -> bool:
+    return importlib.util.find_spec("triton") is not None
 
 
 class _Teller:

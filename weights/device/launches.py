@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 
 from kvgate.weights.device.kernels import hash_chunks, join_pairs
-from kvgate.weights.device.memory import copy_in_order, lies_in_order
+from kvgate.weights.device.memory import copy_in_order, host_bytes, lies_in_order
 from kvgate.weights.device.tree import (
     CHUNK,
     LIMITS,
@@ -45,8 +45,9 @@ def hash_resident(tensors: Sequence[torch.Tensor], told: Callable[[int], None], 
     """
     if not tensors:
         return []
-    counts = [sum(1 for _ in pieces_of(tensor.nbytes, limits.piece)) for tensor in tensors]
-    slots = sum(chunks_of(tensor.nbytes) for tensor in tensors)
+    chunks = [chunks_of(tensor.nbytes) for tensor in tensors]
+    counts = [-(-each // limits.piece) for each in chunks]
+    slots = sum(chunks)
     device = tensors[0].device
     chains = torch.empty((min(slots, limits.batch), _WORDS), dtype=torch.int32, device=device)
     nodes = torch.empty((sum(counts), _WORDS), dtype=torch.int32, device=device)
@@ -66,7 +67,8 @@ def hash_resident(tensors: Sequence[torch.Tensor], told: Callable[[int], None], 
         table = _upload(table_of_nodes(counts), device)
         _join(table, offsets(counts), nodes, limits)
         nodes = torch.index_select(nodes, 0, table[0, :-1])
-    return [bytes(row) for row in nodes.cpu().view(torch.uint8).tolist()]
+    digests = bytes(host_bytes(nodes.cpu()))
+    return [digests[at : at + 32] for at in range(0, len(digests), 32)]
 
 
 def _batches(tensors: Sequence[torch.Tensor], limits: Limits) -> Iterator[_Batch]:
