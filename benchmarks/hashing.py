@@ -26,7 +26,7 @@ from blake3 import blake3
 from kvgate.rules.progress import silent
 from kvgate.weights.checkpoint import open_checkpoint
 from kvgate.weights.fingerprint import fingerprint_checkpoint
-from kvgate.weights.hashing import content_hashes
+from kvgate.weights.hashing import hash_files
 
 FILES = 4
 FEW, MANY = 20, 20_000
@@ -123,7 +123,7 @@ def main() -> None:
             wanted.rounds,
             {
                 "blake3 over the raw files": lambda: raw(few),
-                "the hashing phase": lambda: content_hashes(open_checkpoint(few), silent),
+                "the hashing phase": lambda: hash_files(open_checkpoint(few), silent),
                 f"fingerprint of {FEW} tensors": lambda: fingerprint_checkpoint(few, None),
                 f"fingerprint of {MANY:,} tensors": lambda: fingerprint_checkpoint(many, None),
                 "command: kvgate fingerprint": lambda: run([*KVGATE, str(few)]),

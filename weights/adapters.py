@@ -15,8 +15,9 @@ from kvgate.weights.checkpoint import PICKLES, list_folder, tensor_holders
 from kvgate.weights.digest import PREFIX, field, root_digest
 from kvgate.weights.files import read_json_object
 from kvgate.weights.fingerprint import byte_size, tensor_entries
-from kvgate.weights.safetensors import SafetensorsFile, read_header
+from kvgate.weights.safetensors import read_header
 from kvgate.weights.tables import adapter_fields
+from kvgate.weights.tensor_file import TensorFile
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
@@ -99,7 +100,7 @@ def _among(value: object, values: tuple[object, ...]) -> bool:
     return any(type(value) is type(item) and value == item for item in values)
 
 
-def _files(folder: Path) -> tuple[SafetensorsFile, ...]:
+def _files(folder: Path) -> tuple[TensorFile, ...]:
     """Return the adapter's files: every safetensors file counts, and no pickle may hold what they lack."""
     names = list_folder(folder)
     found = [name for name in names if name.endswith(".safetensors")]

@@ -20,14 +20,15 @@ from pathlib import Path, PurePosixPath
 
 from kvgate.rules.errors import InputError
 from kvgate.weights.files import read_json_object
-from kvgate.weights.safetensors import SafetensorsFile, read_header
+from kvgate.weights.safetensors import read_header
+from kvgate.weights.tensor_file import TensorFile
 
 INDEX = "model.safetensors.index.json"
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 MAX_INDEX = 32_000_000  # bytes; the index of a checkpoint with 100,000 tensors has about 10 MB
 
 
-def open_checkpoint(folder: Path) -> tuple[SafetensorsFile, ...]:
+def open_checkpoint(folder: Path) -> tuple[TensorFile, ...]:
     """Find and check the weights in ``folder``; return their files sorted by name.
 
     Raises:
@@ -72,7 +73,7 @@ def _refuse_nothing(folder: Path, names: list[str]) -> None:
     raise InputError("no safetensors weights here", where=str(folder))
 
 
-def tensor_holders(folder: Path, files: tuple[SafetensorsFile, ...]) -> dict[str, str]:
+def tensor_holders(folder: Path, files: tuple[TensorFile, ...]) -> dict[str, str]:
     """Return which file holds each tensor.
 
     Raises:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +15,14 @@ from blake3 import blake3
 
 from kvgate.rules.progress import Progress, silent
 from kvgate.weights.checkpoint import open_checkpoint
-from kvgate.weights.digest import PREFIX, TensorEntry, field, root_digest, shape_bytes, tensor_entry
-from kvgate.weights.hashing import content_hashes
-from kvgate.weights.safetensors import DTYPE_BITS, SafetensorsFile
+from kvgate.weights.digest import PREFIX, TensorEntry, field, root_digest
+from kvgate.weights.hashing import hash_files
+from kvgate.weights.safetensors import DTYPE_BITS
 from kvgate.weights.tail import kv_digest, tied_alias
+from kvgate.weights.tensor_file import TensorFile
 
 _LAYOUT = b"kvgate/layout/v1"
+_NAME = itemgetter(0)
 
 
 @dataclass(frozen=True)
@@ -78,12 +83,13 @@ def fingerprint_entries(entries: Iterable[TensorEntry], config: Mapping[str, Any
         entries: each name once.
         config: as :func:`fingerprint_checkpoint` takes it.
     """
-    entries = sorted(entries)
+    entries = sorted(entries, key=_NAME)
     alias = tied_alias({entry.name: entry for entry in entries}, config)
     counted = tuple(entry for entry in entries if entry.name != alias)
-    kv, rule = kv_digest(counted, config)
+    root = root_digest(counted)
+    kv, rule = kv_digest(counted, config, root)
     return Fingerprint(
-        digest=root_digest(counted),
+        digest=root,
         kv_digest=kv,
         kv_rule=rule,
         tensors=len(counted),
@@ -92,36 +98,34 @@ def fingerprint_entries(entries: Iterable[TensorEntry], config: Mapping[str, Any
     )
 
 
-def tensor_entries(files: Sequence[SafetensorsFile], progress: Progress = silent) -> tuple[TensorEntry, ...]:
+def tensor_entries(files: Sequence[TensorFile], progress: Progress = silent) -> tuple[TensorEntry, ...]:
     """Hash every tensor of ``files`` and return their entries sorted by name.
 
     Raises:
         InputError: when a file changes meanwhile or cannot be read.
     """
-    contents = content_hashes(files, progress)
-    return tuple(
-        sorted(
-            tensor_entry(name, dtype, shape, contents[name], shape_bytes(dtype, shape))
-            for file in files
-            for name, dtype, shape, _, _ in file.tensors
-        )
-    )
+    return tuple(sorted(hash_files(files, progress), key=_NAME))
 
 
 def byte_size(entry: TensorEntry) -> int:
     """Return how many bytes a tensor has."""
-    bits = DTYPE_BITS[entry.dtype]
-    for size in entry.shape:
-        bits *= size
-    return bits // 8
+    return _byte_size(entry.dtype, entry.shape)
 
 
-def _layout(files: Sequence[SafetensorsFile]) -> str:
+@functools.lru_cache(maxsize=4096)  # few shapes, many tensors
+def _byte_size(dtype: str, shape: tuple[int, ...]) -> int:
+    return DTYPE_BITS[dtype] * math.prod(shape) // 8
+
+
+def _layout(files: Sequence[TensorFile]) -> str:
     """Hash how the tensors are laid out: re-sharding and re-ordering change it and nothing else."""
     hasher = blake3(field(_LAYOUT))
     for file in files:
-        hasher.update(field(os.fsencode(file.name)) + file.stamp.size.to_bytes(8, "little"))
-        hasher.update(len(file.tensors).to_bytes(8, "little"))
+        parts = [
+            field(os.fsencode(file.name)),
+            *(size.to_bytes(8, "little") for size in (file.stamp.size, len(file.tensors))),
+        ]
         for tensor in file.tensors:
-            hasher.update(field(tensor.name.encode()) + tensor.begin.to_bytes(8, "little"))
+            parts += (field(tensor.name.encode()), tensor.begin.to_bytes(8, "little"))
+        hasher.update(b"".join(parts))
     return PREFIX + hasher.hexdigest()

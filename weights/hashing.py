@@ -1,7 +1,8 @@
 """Hashing the tensors of files: every core, bounded memory, and no digest of a file that moved meanwhile.
 
 Tensors are hashed where they lie, through mmap. Small neighbours share a job, because a thread costs more
-than a small tensor does; a large tensor is a job of its own that BLAKE3 itself spreads over the cores.
+than a small tensor does; a large tensor is a job of its own that BLAKE3 itself spreads over the cores. What
+Python does for a tensor is done in its job, while another thread's hashing needs no Python.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import mmap
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -17,46 +18,54 @@ from blake3 import blake3
 
 from kvgate.rules.errors import InputError
 from kvgate.rules.progress import Progress
+from kvgate.weights.digest import TensorEntry, shape_bytes, tensor_entry
 from kvgate.weights.files import open_stamped, stamp_of
-from kvgate.weights.safetensors import SafetensorsFile, TensorRecord
+from kvgate.weights.tensor_file import TensorFile, TensorRecord
 
 STAGE = "hashing weights"
 _JOB = 8 << 20  # bytes; small tensors are gathered up to this, larger ones are hashed by several threads
 _WINDOW = 32 << 20  # bytes between two looks at the file: what progress moves by, too
 
+Finished = Callable[[TensorFile, Sequence[TensorEntry]], None]
+
 
 @dataclass(frozen=True)
 class _Job:
-    file: SafetensorsFile
+    file: TensorFile
     tensors: tuple[TensorRecord, ...]  # neighbours
 
 
-def content_hashes(files: Iterable[SafetensorsFile], progress: Progress) -> dict[str, bytes]:
-    """Return the 32-byte BLAKE3 of every tensor's bytes, by name.
+def hash_files(
+    files: Iterable[TensorFile], progress: Progress, finished: Finished = lambda *_: None
+) -> list[TensorEntry]:
+    """Hash every tensor of ``files`` and return their entries in any order.
 
-    ``progress`` counts bytes; it is called from the hashing threads, one call at a time.
+    Args:
+        files: files whose headers were read; no file may change meanwhile.
+        progress: counts bytes; it is called from the hashing threads, one call at a time.
+        finished: told of each file and its entries when its last tensor is hashed, in the caller's thread.
 
     Raises:
         InputError: when a file cannot be read, or is not what it was when its header was read.
     """
     files = tuple(files)
     run = _Run(progress, sum(tensor.end - tensor.begin for file in files for tensor in file.tensors))
-    workers = _cores()
-    with ThreadPoolExecutor(workers) as pool:
-        futures = [pool.submit(run.hash_job, job) for file in files for job in _jobs(file)]
+    entries: list[TensorEntry] = []
+    with ThreadPoolExecutor(_cores()) as pool:
+        submitted = [(file, [pool.submit(run.hash_job, job) for job in _jobs(file)]) for file in files]
         try:
-            for future in futures:
-                future.result()
+            for file, futures in submitted:
+                found = [entry for future in futures for entry in future.result()]
+                _look_again(file)
+                finished(file, found)
+                entries += found
         except BaseException:
             run.stopped.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     for file in files:  # a file renamed over after its last job was hashed is a different checkpoint by now
-        descriptor, stamp = open_stamped(file.path)
-        os.close(descriptor)
-        if stamp != file.stamp:
-            raise _changed(file)
-    return run.hashes
+        _look_again(file)
+    return entries
 
 
 def _cores() -> int:
@@ -66,7 +75,7 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def _jobs(file: SafetensorsFile) -> Iterator[_Job]:
+def _jobs(file: TensorFile) -> Iterator[_Job]:
     gathered: list[TensorRecord] = []
     for tensor in file.tensors:
         if gathered and tensor.end - gathered[0].begin > _JOB:
@@ -77,7 +86,14 @@ def _jobs(file: SafetensorsFile) -> Iterator[_Job]:
         yield _Job(file, tuple(gathered))
 
 
-def _changed(file: SafetensorsFile) -> InputError:
+def _look_again(file: TensorFile) -> None:
+    descriptor, stamp = open_stamped(file.path)
+    os.close(descriptor)
+    if stamp != file.stamp:
+        raise _changed(file)
+
+
+def _changed(file: TensorFile) -> InputError:
     return InputError(
         "changed while it was read", where=str(file.path), hint="wait until the copy or download has finished"
     )
@@ -87,41 +103,37 @@ class _Run:
     """What the jobs of one call share."""
 
     def __init__(self, progress: Progress, total: int) -> None:
-        self.hashes: dict[str, bytes] = {}
         self.stopped = threading.Event()
         self._progress = progress
         self._total = total
         self._done = 0
         self._lock = threading.Lock()
 
-    def hash_job(self, job: _Job) -> None:
+    def hash_job(self, job: _Job) -> list[TensorEntry]:
         begin, end = job.tensors[0].begin, job.tensors[-1].end
         descriptor, _ = open_stamped(job.file.path)
         try:
             self._look(job.file, descriptor)
             if begin == end:  # mmap refuses to map nothing
-                for tensor in job.tensors:
-                    self.hashes[tensor.name] = blake3().digest()
-                return
+                return _entries(job, memoryview(b""), begin)
             start = begin - begin % mmap.ALLOCATIONGRANULARITY
             with (
                 mmap.mmap(descriptor, end - start, access=mmap.ACCESS_READ, offset=start) as mapped,
                 memoryview(mapped) as view,
             ):
                 if end - begin > _JOB:
-                    self._hash_large(job, descriptor, view, start)
+                    entries = [self._hash_large(job, descriptor, view, start)]
                 else:
-                    for tensor in job.tensors:
-                        with view[tensor.begin - start : tensor.end - start] as data:
-                            self.hashes[tensor.name] = blake3(data).digest()
+                    entries = _entries(job, view, start)
                     self._report(end - begin)
             self._look(job.file, descriptor)
         except (OSError, ValueError) as error:  # ValueError: mmap, when the file has shrunk
             raise InputError(f"cannot be read: {error}", where=str(job.file.path)) from error
         finally:
             os.close(descriptor)
+        return entries
 
-    def _hash_large(self, job: _Job, descriptor: int, view: memoryview, start: int) -> None:
+    def _hash_large(self, job: _Job, descriptor: int, view: memoryview, start: int) -> TensorEntry:
         """Hash the one tensor of a job that is larger than jobs of several are."""
         (tensor,) = job.tensors
         hasher = blake3(max_threads=blake3.AUTO)
@@ -132,9 +144,10 @@ class _Run:
             with view[at - start : upto - start] as window:
                 hasher.update(window)
             self._report(upto - at)
-        self.hashes[tensor.name] = hasher.digest()
+        typed = shape_bytes(tensor.dtype, tensor.shape)
+        return tensor_entry(tensor.name, tensor.dtype, tensor.shape, hasher.digest(), typed)
 
-    def _look(self, file: SafetensorsFile, descriptor: int) -> None:
+    def _look(self, file: TensorFile, descriptor: int) -> None:
         if self.stopped.is_set():
             raise InputError("stopped", where=str(file.path))
         if stamp_of(os.fstat(descriptor)) != file.stamp:
@@ -144,3 +157,16 @@ class _Run:
         with self._lock:
             self._done += count
             self._progress(STAGE, self._done, self._total, "bytes")
+
+
+def _entries(job: _Job, view: memoryview, start: int) -> list[TensorEntry]:
+    """Hash the small tensors of a job, whose bytes ``view`` holds from byte ``start`` of the file on."""
+    forms: dict[tuple[str, tuple[int, ...]], bytes] = {}  # few shapes, many tensors
+    entries = []
+    for name, dtype, shape, begin, end in job.tensors:
+        typed = forms.get((dtype, shape))
+        if typed is None:
+            typed = forms[dtype, shape] = shape_bytes(dtype, shape)
+        content = blake3(view[begin - start : end - start]).digest()
+        entries.append(tensor_entry(name, dtype, shape, content, typed))
+    return entries

@@ -12,12 +12,13 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from kvgate.rules.errors import InputError
-from kvgate.weights.files import Stamp, open_stamped
+from kvgate.weights.files import open_stamped
+from kvgate.weights.tensor_file import TensorFile, TensorRecord
 
 # Bits per element: the types of safetensors 0.8.0, as its error message for an unknown one lists them.
 DTYPE_BITS = {
@@ -53,44 +54,15 @@ _SPACE = re.compile(r"[ \t\n\r]*")
 # no tensor, and is refused before a JSON parser sees it.
 _INFO = re.compile(r"\{[^{}]{0,2048}\}")
 _INFO_KEYS = {"dtype", "shape", "data_offsets"}
+# A tensor and the mark behind it as libraries spell them. A type and shape that were checked before need no second
+# parser; whatever is new or spelled otherwise is read by parts.
+_USUAL = re.compile(
+    r'"(?!__metadata__")([^"\\\x00-\x1f]*)": ?\{"dtype": ?"([A-Z0-9_]{1,16})", ?"shape": ?\[([0-9, ]{0,1400})\], ?'
+    r'"data_offsets": ?\[(0|[1-9][0-9]{0,17}), ?(0|[1-9][0-9]{0,17})\]\}(?:, ?|(\}))'
+)
 
 
-class TensorRecord(NamedTuple):
-    """Where one tensor lies.
-
-    Attributes:
-        name: its name.
-        dtype: the safetensors name of its type.
-        shape: its dimensions.
-        begin: its first byte, counted from the start of the file.
-        end: one past its last byte.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    begin: int
-    end: int
-
-
-@dataclass(frozen=True)
-class SafetensorsFile:
-    """A safetensors file whose header was read and found right.
-
-    Attributes:
-        path: where it is.
-        name: how it is called in messages and in the layout: its path relative to the checkpoint.
-        stamp: the state of the file when its header was read.
-        tensors: its tensors in the order of their bytes.
-    """
-
-    path: Path
-    name: str
-    stamp: Stamp
-    tensors: tuple[TensorRecord, ...]
-
-
-def read_header(path: Path, name: str) -> SafetensorsFile:
+def read_header(path: Path, name: str) -> TensorFile:
     """Read and check the header of the safetensors file at ``path``; no tensor byte is read.
 
     Args:
@@ -123,7 +95,7 @@ def read_header(path: Path, name: str) -> SafetensorsFile:
         _refuse(path, f"the header is not UTF-8 (byte {error.start})")
     tensors = _tensors(path, text, _LENGTH + length)
     _check_cover(path, tensors, _LENGTH + length, stamp.size)
-    return SafetensorsFile(path, name, stamp, tuple(tensors))
+    return TensorFile(path, name, stamp, tuple(tensors))
 
 
 def _read(descriptor: int, count: int) -> bytes:
@@ -144,9 +116,23 @@ def _tensors(path: Path, text: str, data: int) -> list[TensorRecord]:
     """Walk the header's one object by hand, so that nesting and duplicates meet a wall and not a parser."""
     tensors: list[TensorRecord] = []
     seen: set[str] = set()
+    forms: dict[tuple[str, str], tuple[tuple[int, ...], int]] = {}  # shape and size of what was checked before
     at = _expect(path, text, 0, "{")
     closed = text.startswith("}", at)
     while not closed:
+        if len(tensors) >= MAX_TENSORS:
+            _refuse(path, f"more than {MAX_TENSORS} tensors in one file")
+        usual = _USUAL.match(text, at)
+        if usual is not None:
+            name, dtype, sizes, first, last, closing = usual.groups()
+            begin, end = int(first), int(last)
+            shape, size = forms.get((dtype, sizes), ((), -1))
+            if end - begin == size and name not in seen:
+                seen.add(name)
+                tensors.append(TensorRecord(name, dtype, shape, data + begin, data + end))
+                closed = closing is not None
+                at = usual.end() - closed
+                continue
         name, at = _string(path, text, at)
         at = _expect(path, text, at, ":")
         if name in seen:
@@ -160,8 +146,8 @@ def _tensors(path: Path, text: str, data: int) -> list[TensorRecord]:
                 _refuse(path, f"tensor {name[:200]!r} is not described by a flat object")
             tensors.append(_record(path, name, found.group(), data))
             at = found.end()
-        if len(tensors) > MAX_TENSORS:
-            _refuse(path, f"more than {MAX_TENSORS} tensors in one file")
+            if usual is not None:
+                forms[usual[2], usual[3]] = (tensors[-1].shape, tensors[-1].end - tensors[-1].begin)
         closed, at = _separator(path, text, at)
     at = _SPACE.match(text, at + 1).end()  # type: ignore[union-attr]  # matches the empty string too
     if at != len(text):
@@ -243,7 +229,7 @@ def _integers(value: object) -> bool:
 
 def _check_cover(path: Path, tensors: list[TensorRecord], data: int, size: int) -> None:
     """Sort ``tensors`` by their bytes and refuse overlaps, holes and bytes that belong to no tensor."""
-    tensors.sort(key=lambda tensor: (tensor.begin, tensor.end, tensor.name))
+    tensors.sort(key=itemgetter(3, 4, 0))  # begin, end, name
     reached = data
     for tensor in tensors:
         if tensor.end > size:

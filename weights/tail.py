@@ -14,7 +14,7 @@ draft reads the last layer's output.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,10 +56,17 @@ def kv_selection(entries: Iterable[TensorEntry], config: Mapping[str, Any] | Non
     return KvSelection(f"{table.version}/all-tensors", frozenset())
 
 
-def kv_digest(entries: Iterable[TensorEntry], config: Mapping[str, Any] | None) -> tuple[str, str]:
-    """Return ``kv_digest`` and the rule it was made under, of tensors and the effective configuration."""
-    entries = tuple(entries)
+def kv_digest(entries: Sequence[TensorEntry], config: Mapping[str, Any] | None, root: str) -> tuple[str, str]:
+    """Return ``kv_digest`` and the rule it was made under.
+
+    Args:
+        entries: as :func:`kv_selection` takes them.
+        config: the model's effective configuration; ``None`` where it is not known.
+        root: the root over all of ``entries``.
+    """
     selection = kv_selection(entries, config)
+    if not selection.harmless:
+        return root, selection.rule
     return root_digest(entry for entry in entries if entry.name not in selection.harmless), selection.rule
 
 

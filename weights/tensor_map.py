@@ -120,7 +120,7 @@ def read_map(path: Path, sha256: str) -> TensorMap:
 
 def kv_digest_of(tensors: TensorMap, config: Mapping[str, Any] | None) -> tuple[str, str]:
     """Return ``(kv_digest, kv_rule)`` of a map and an effective configuration: a manifest's must equal it."""
-    return kv_digest(tensors.entries, config)
+    return kv_digest(tensors.entries, config, tensors.digest)
 
 
 def compare_maps(old: TensorMap, new: TensorMap) -> MapDifference:

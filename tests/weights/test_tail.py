@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvgate.weights.digest import hash_tensor
+from kvgate.weights.digest import hash_tensor, root_digest
 from kvgate.weights.tail import kv_digest, kv_selection, tied_alias
 
 from .builders import Tensor, Tensors, llama, llama_config, words
@@ -22,7 +22,8 @@ OTHER = Tensor("BF16", (2,), words(999, 999))
 
 
 def _digest(tensors: Tensors, config: dict[str, Any] | None) -> tuple[str, str]:
-    return kv_digest([hash_tensor(name, *tensor) for name, tensor in tensors.items()], config)
+    entries = [hash_tensor(name, *tensor) for name, tensor in tensors.items()]
+    return kv_digest(entries, config, root_digest(entries))
 
 
 def _harmless(tensors: Tensors, config: dict[str, Any] | None) -> set[str]:

@@ -66,7 +66,7 @@ def test_kv_digest_of_a_map_is_that_of_its_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / "weights.jsonl"
     sha256 = write_map(_fingerprint(tensors.entries), path)
     found = kv_digest_of(read_map(path, sha256), llama_config())
-    assert found == kv_digest(tensors.entries, llama_config())
+    assert found == kv_digest(tensors.entries, llama_config(), tensors.digest)
     assert found[1] == "1/llama"
     assert found[0] != tensors.digest
 
