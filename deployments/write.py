@@ -21,7 +21,7 @@ MANIFEST = "manifest.yaml"
 # A string that starts with a letter is a string to every YAML reader, these words apart; PyYAML itself quotes
 # the ones it would read as something else.
 _PLAIN = re.compile(r"[A-Za-z]")
-_WORDS = frozenset(["y", "Y", "n", "N"])
+_WORDS = frozenset(["y", "Y", "n", "N", "NaN", "Infinity"])
 
 
 def write(captured: Captured, target: Path) -> Path:
