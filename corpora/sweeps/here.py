@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from kvgate.corpora.worker import Allowance, Channel
 
 _BATCH = 4096  # strings
-_THREADS = 8  # more would take memory for little: the strings are short
 _KEPT = 10  # divergent strings of each group, and ids that stand for other bytes; all are counted
 _AFTER = 6  # ids shown behind the first that differs
 _LONGEST = 64  # ids shown of one string
@@ -43,9 +41,6 @@ def sweep_here(arguments: Mapping[str, Any], limits: Limits, channel: Channel, a
         InputError: the files cannot be read, are hostile, or are no tokenizer that can be built here.
 
     """
-    # The child is kept to one thread for the sake of memory; here every core helps, as nothing else runs.
-    os.environ["TOKENIZERS_PARALLELISM"] = "true"
-    os.environ["RAYON_NUM_THREADS"] = str(min(_THREADS, len(os.sched_getaffinity(0))))
     sides = []
     for side in ("old", "new"):
         path = Path(arguments[side])
