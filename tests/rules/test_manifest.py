@@ -283,7 +283,7 @@ FULL: dict[str, Any] = {
         "file": "tokens.jsonl",
         "sha256": "sha256:" + "1" * 64,
         "corpus": "diagnostic@1",
-        "renderer": {"transformers": "5", "tokenizers": "0"},
+        "renderer": {"transformers": "5", "tokenizers": "0", "vllm": "0", "sglang": "0"},
     },
     "cache.tenancy": {"boundary": "tenant", "carried_by": "cache_salt"},
 }
