@@ -52,6 +52,10 @@ def change(old: Sequence[Sequence[str]], new: Sequence[Sequence[str]]) -> MergeC
     common = sorted((merge for merge in before if merge in after), key=before.__getitem__)
     kept = _longest_rising([after[merge] for merge in common])
     moved = tuple(merge for place, merge in enumerate(common) if place not in kept)
+    # Two that changed places say more than one of them and what stands between them.
+    displaced = tuple(merge for merge in common if before[merge] != after[merge])
+    if len(displaced) <= len(moved):
+        moved = displaced
     return MergeChange(moved, removed, added, before, after)
 
 
