@@ -129,7 +129,8 @@ def test_i01_one_library_for_both_sides_says_nothing(check: Check, capture: Capt
         for name, release in (("old", "4.57.6"), ("new", "5.7.0"))
     ]
     answer = check(*named)
-    assert (answer.verdict, evidence(answer)["state"]) == (NEW, "inconclusive")
+    assert (answer.verdict, answer.code, evidence(answer)["state"]) == (NEW, 0, "inconclusive")
+    assert causes(answer) == {"renderer-changed"}
     assert "one library rendered both sides although different ones serve" in evidence(answer)["reason"]
     assert "kvgate corpus script" in evidence(answer)["reason"]
 
@@ -153,7 +154,7 @@ def test_i03_a_patch_release_of_tokenizers(
         capture(model, renderer=render(model, release, *own)) for release in ("4.40.2 with tokenizers 0.19.0", "4.40.2")
     )
     answer = check(old, new)
-    assert (answer.verdict, evidence(answer)["state"]) == (NEW, "refuted")
+    assert (answer.verdict, answer.code, evidence(answer)["state"]) == (NEW, 0, "refuted")
     assert conversations(answer) == {"word"}, "one divergent conversation is enough"
     divergence = first(answer)
     assert (divergence["token"], divergence["newTokens"]) == (0, 1)
@@ -275,7 +276,8 @@ def test_i10_the_library_begins_to_leave_keys_and_letters_as_they_are(
     model = checkpoints("i10-library", tokenizer_config=config, template=None)
     old, new = (capture(model, renderer=render(model, release)) for release in ("4.40.2", "4.57.6"))
     answer = check(old, new)
-    assert (answer.verdict, evidence(answer)["state"]) == (NEW, "refuted")
+    assert (answer.verdict, answer.code, evidence(answer)["state"]) == (NEW, 0, "refuted")
+    assert "renderer-changed" in causes(answer)
     named = conversations(answer)
     assert named
     assert all("tool" in name or "call" in name or "schema" in name for name in named), named
@@ -313,7 +315,8 @@ def test_i16_tools_select_another_template_of_a_list(check: Check, capture: Capt
     old = capture(checkpoints("i16-one", tokenizer_config={"chat_template": TEMPLATE}, template=None))
     new = capture(checkpoints("i16-two", tokenizer_config={"chat_template": named}, template=None))
     answer = check(old, new)
-    assert (answer.verdict, evidence(answer)["state"]) == (NEW, "refuted")
+    assert (answer.verdict, answer.code, evidence(answer)["state"]) == (NEW, 0, "refuted")
+    assert causes(answer) == {"template-changed"}
     assert "plain-user" not in conversations(answer)
 
 
@@ -333,8 +336,8 @@ def test_i17_a_template_that_reads_the_clock(check: Check, capture: Capture, che
 def test_i17_a_fixed_date_becomes_the_clocks(check: Check, capture: Capture, checkpoints: Checkpoints) -> None:
     """oobabooga/textgen#6692: on the first of the two dates both are equal, by luck."""
     answer = pair(check, capture, checkpoints, "i17", FIXED, CLOCK)
-    assert (answer.verdict, evidence(answer)["state"]) == (NEW, "refuted")
-    assert "template-changed" in answer.rules
+    assert (answer.verdict, answer.code, evidence(answer)["state"]) == (NEW, 0, "refuted")
+    assert causes(answer) == {"template-changed"}
     figures = compared(answer)
     assert 0 < figures["divergent"] <= figures["conversations"] / 2
     assert first(answer)["date"] == 1
@@ -374,16 +377,20 @@ def test_i13_the_second_bos_goes(capture: Capture, check: Check, kvgate: Kvgate,
     tail = list(range(105, 180))
     (tmp_path / "own.jsonl").write_text('{"id": "hello", "messages": [{"role": "user", "content": "Hello"}]}\n')
     captured = []
-    for name, ids in (("old", [2, 2, *tail]), ("new", [2, *tail])):
-        with serving(Engine(vllm(*CHAT, ids=ids))) as engine:
+    for name, version, ids in (("old", "0.32.0", [2, 2, *tail]), ("new", "0.33.0", [2, *tail])):
+        with serving(Engine(vllm(*CHAT, ids=ids, version=version))) as engine:
             ran = kvgate(
                 *("corpus", "snapshot", "--endpoint", engine.url, "--corpus", "own.jsonl", "-o", f"{name}.jsonl", "-q")
             )
         assert ran.code == 0, ran.err
         tokens = open_snapshot(tmp_path / f"{name}.jsonl", None)
-        captured.append(capture(base, serve("--block-size", "16", image="vllm/vllm-openai:v0.8.0"), renderer=tokens))
+        image = f"vllm/vllm-openai:v{version}@sha256:{64 * version[3]}"
+        captured.append(capture(base, serve("--block-size", "16", image=image), renderer=tokens))
     found = check(*captured)
-    assert (found.verdict, evidence(found)["state"]) == (NEW, "refuted")
+    assert (found.verdict, found.code, evidence(found)["state"]) == (NEW, 10, "refuted")
+    assert causes(found) >= {"engine-changed", "renderer-changed"}
+    refuted = next(one for one in found.predicate["findings"] if one["answers"]["tokensEqual"] == "no")
+    assert (refuted["rule"], refuted["answers"]["kvValid"]) == ("renderer-changed", "yes")
     assert first(found)["token"] == 1
     blocks = compared(found)["blocks"]
     assert (blocks["shared"], blocks["old"] > 0) == (0, True)

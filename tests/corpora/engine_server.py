@@ -122,12 +122,13 @@ def vllm(
     ids: list[int] | None = None,
     answers: Callable[[Any], Answer] | None = None,
     describes: bool = True,
+    version: str = "0.8.0",
 ) -> Callable[[str, str, Any], Answer]:
     """Answer as vLLM does, with a description that names these fields of a chat, and always the same."""
 
     def answer(method: str, path: str, body: Any) -> Answer:
         if path == "/version":
-            return 200, {"version": "0.8.0"}
+            return 200, {"version": version}
         if path == "/openapi.json" and describes:
             return 200, described("/tokenize", *fields)
         if path == "/v1/models":

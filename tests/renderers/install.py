@@ -57,7 +57,10 @@ def _data() -> Mapping[str, Any]:
 def renderer(name: str, target: Path | None = None) -> Renderer:
     """Return a renderer of renderers.yaml."""
     place = target or default_target()
-    return Renderer(name, tuple(place / folder for folder in _data()["renderers"][name]))
+    folders = tuple(place / folder for folder in _data()["renderers"][name])
+    if missing := [folder.name for folder in folders if not folder.is_dir()]:
+        raise FileNotFoundError(f"{', '.join(missing)}: run python tests/renderers/install.py")
+    return Renderer(name, folders)
 
 
 def install(target: Path) -> list[str]:
