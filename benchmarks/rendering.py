@@ -108,8 +108,8 @@ def pipeline(folder: Path, chats: Path) -> Callable[[], object]:
             nonlocal written
             written += len(data)
 
-        with recording(facts.texts):
-            work.run((json.loads(line) for line in feed), take)
+        with recording(facts.texts) as recorder:
+            work.run((json.loads(line) for line in feed), take, recorder)
         return written
 
     return run

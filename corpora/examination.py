@@ -100,7 +100,7 @@ def examine_here(
     gc.freeze()  # what is loaded stays; looking through it for garbage again and again takes time
     channel.step("render", "rendering the chat template", where)
     with recording({} if template is None else template.texts) as recorder:
-        pipeline.run(_allowed(channel, allowance), channel.lines)
+        pipeline.run(_allowed(channel, allowance), channel.lines, recorder)
     coverage = None if recorder is None else recorder.coverage().as_data()
     pieces = {} if arguments["redact"] else _pieces(tokenizer, pipeline.used)
     return {"coverage": coverage, "pieces": pieces}

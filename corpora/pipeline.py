@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any, Protocol
 
+from kvgate.corpora.coverage.recording import Recorder
 from kvgate.corpora.divergence.generated import answers_as_data, measure_answers
 from kvgate.corpora.divergence.stability import measure_turns, turns_as_data
 from kvgate.corpora.position import Position
@@ -93,17 +94,19 @@ class Pipeline:
         self._clocks = clocks
         self._redact = redact
         self._position = position
+        self._recorder: Recorder | None = None
         self._unchecked = CHECKED if direct else None  # None: all are checked
         self._done = 0
         self._backend = Lock()  # calling the tokenizer itself sets up its backend anew
         self.used: set[int] = set()
 
-    def run(self, feed: Iterable[Sequence[Mapping[str, Any]]], lines: Lines) -> None:
+    def run(self, feed: Iterable[Sequence[Mapping[str, Any]]], lines: Lines, recorder: Recorder | None) -> None:
         """Work on batches of conversations until there are no more.
 
         Args:
             feed: ``id``, ``input`` (digest), ``conversation``, ``turns`` and ``generated`` of each.
             lines: gets the finished lines, in order.
+            recorder: told which renderings are written down: the branches that ran in others do not count.
 
         Raises:
             InputError: as :meth:`Renderer.text`.
@@ -112,6 +115,7 @@ class Pipeline:
         """
         # The thread that comes back from native code shall not wait long for its turn.
         sys.setswitchinterval(_TURN)
+        self._recorder = recorder
         with Clock() as clock, ThreadPoolExecutor(1) as behind:
             waiting: deque[tuple[list[_Draft], Future[None]]] = deque()
             for drafts in self._drafts(feed, clock):
@@ -155,7 +159,9 @@ class Pipeline:
         renders = []
         for moment in self._clocks:
             clock.set(moment)
-            renders.append(self._render(item["conversation"], direct=self._checking()))
+            render = self._render(item["conversation"], direct=self._checking())
+            self._settle(counts=render.error is None)
+            renders.append(render)
         generated = {int(number): ids for number, ids in item["generated"].items()}
         return _Draft(item["id"], item["input"], item["conversation"], item["turns"], generated, renders)
 
@@ -234,9 +240,14 @@ class Pipeline:
             entry = replace(entry, renders=tuple(map(redacted, entry.renders)))
         return entry_line(entry)
 
+    def _settle(self, *, counts: bool) -> None:
+        if self._recorder is not None:
+            self._recorder.settle(counts=counts)
+
     def _alone(self, conversation: Mapping[str, Any]) -> Ids | None:
         """Render and encode one conversation at once; ``None``: it does not render."""
         render = self._render(conversation, direct=False)
+        self._settle(counts=False)
         if render.error is not None:
             return None
         with self._backend:

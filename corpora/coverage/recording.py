@@ -36,6 +36,17 @@ class Notes:
     def __init__(self, count: int) -> None:
         self.ran = [0] * count
         self.noted: set[int] = set()
+        self._kept: tuple[list[int], set[int]] = (list(self.ran), set())
+
+    def keep(self) -> None:
+        """Let what was written down since the last time count."""
+        if self.ran != self._kept[0] or len(self.noted) != len(self._kept[1]):
+            self._kept = (list(self.ran), set(self.noted))
+
+    def drop(self) -> None:
+        """Forget what was written down since the last time. In place: the template's code holds both."""
+        self.ran[:], kept = self._kept
+        self.noted.intersection_update(kept)
 
     def executed(self, tree: Node) -> frozenset[int]:
         """Return the numbers of the branches that ran."""
@@ -60,6 +71,14 @@ class Recorder:
         marker = _Marker()
         tree = marker.read(template)
         return self._known.setdefault(text, (tree, Notes(marker.count)))[1]
+
+    def settle(self, *, counts: bool) -> None:
+        """Say whether the branches that ran since the last call count: those of a failed rendering do not."""
+        for _, notes in self._known.values():
+            if counts:
+                notes.keep()
+            else:
+                notes.drop()
 
     def coverage(self) -> Coverage:
         """Return what ran so far. Templates that no conversation selected are in it, and nothing of them ran."""

@@ -558,6 +558,7 @@ def measured_coverage(
             for conversation in corpus.conversations():
                 for clock in clocks:
                     text = renderer.text(conversation.input, clock)
+                    recorder.settle(counts=text is not None)
                     same = next(before) in (None, hash(text)) and same
         coverage: dict[str, Any] = recorder.coverage().as_data()
     except RefusedError:

@@ -113,8 +113,9 @@ class Made:
             lines.extend(data.splitlines())
             counts.append(count)
 
-        with recording({"default": self.template}):
-            self.pipeline.run((json.loads(batch.line) for batch in batches(conversations)), take)
+        with recording({"default": self.template}) as recorder:
+            self.pipeline.run((json.loads(batch.line) for batch in batches(conversations)), take, recorder)
+        self.executed = {str(arm) for arm in recorder.coverage().arms if arm.executed} if recorder else None
         assert len(lines) == sum(counts) == len(conversations)
         clocks = 2 if "strftime_now" in self.template else 1
         return [entry_of(json.loads(line), "x", clocks) for line in lines]
@@ -318,6 +319,24 @@ def test_turns_and_generated_ids_are_recorded_where_asked_for(make_folder: MakeF
     (same,), (other,) = entries["generated"].generated or (), entries["wrong"].generated or ()
     assert (same["message"], same["shared"], same["tokens"]) == (1, len(answer), len(answer))
     assert (other["shared"], other["tokens"]) == (1, 2)
+
+
+def test_branches_count_where_the_rendering_does(make_folder: MakeFolder) -> None:
+    """Not those of a failed rendering, nor those of a chat that was cut to see whether its prefix holds."""
+    template = (
+        "{% if messages|length == 1 %}{{ '1' }}{% endif %}{% if messages[0].content == 'no' %}"
+        "{{ raise_exception('no') }}{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}"
+    )
+    made = Made(make_folder(template=template))
+    long = ({"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"})
+    entries = made([*_saying(["no"]), Conversation("long", tags=("multi-turn",), messages=long)])
+    assert [entry.renders[0].ok for entry in entries] == [False, True]
+    assert entries[1].turns
+    ran = made.executed
+    assert ran is not None
+    assert any("else" in arm and "length" in arm for arm in ran)
+    assert not any(arm.endswith("if messages|length == 1`") and "else" not in arm for arm in ran), ran
+    assert not any("'no'" in arm and "else" not in arm for arm in ran), ran
 
 
 def test_redacted_lines_hold_no_prompt_text(make_folder: MakeFolder) -> None:
