@@ -11,10 +11,12 @@ from blake3 import blake3
 
 from kvgate.rules.canonical import canonical_json
 from kvgate.rules.errors import InputError
-from kvgate.weights.checkpoint import PICKLES, list_folder, tensor_holders
+from kvgate.weights.checkpoint import list_folder, tensor_holders
 from kvgate.weights.digest import PREFIX, field, root_digest
+from kvgate.weights.dtypes import tensor_bytes
 from kvgate.weights.files import read_json_object
-from kvgate.weights.fingerprint import byte_size, tensor_entries
+from kvgate.weights.fingerprint import tensor_entries
+from kvgate.weights.opaque import PICKLES
 from kvgate.weights.safetensors import read_header
 from kvgate.weights.tables import adapter_fields
 from kvgate.weights.tensor_file import TensorFile
@@ -75,7 +77,7 @@ def fingerprint_adapter(folder: Path) -> AdapterFingerprint:
         rank=rank,
         alpha=float(alpha),
         tensors=len(entries),
-        bytes=sum(byte_size(entry) for entry in entries),
+        bytes=sum(tensor_bytes(entry.dtype, entry.shape) for entry in entries),
     )
 
 

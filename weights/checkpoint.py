@@ -11,21 +11,41 @@ loader would not read proves nothing, so here everything that any of them might 
 
 The index must agree with its shards. Two files that hold a tensor of one name are two sets of weights, of
 which a loader takes one: that is refused and not guessed. Pickle files (``*.bin``, ``*.pt``, ``*.pth``,
-``*.ckpt``) are never opened; beside safetensors they are ignored, as loaders ignore them.
+``*.ckpt``) are never loaded; beside safetensors they are ignored, as loaders ignore them, and without any they are
+refused, or hashed as opaque files where that is asked for (:mod:`kvgate.weights.opaque`). GGUF counts where there are
+no safetensors (:mod:`kvgate.weights.gguf`).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Literal, NoReturn
 
 from kvgate.rules.errors import InputError
 from kvgate.weights.files import read_json_object
+from kvgate.weights.gguf import GgufModel, open_gguf
+from kvgate.weights.opaque import PICKLES, open_opaque
 from kvgate.weights.safetensors import read_header
 from kvgate.weights.tensor_file import TensorFile
 
 INDEX = "model.safetensors.index.json"
-PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 MAX_INDEX = 32_000_000  # bytes; the index of a checkpoint with 100,000 tensors has about 10 MB
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The weights that were found.
+
+    Attributes:
+        files: their files, headers read and checked.
+        form: what they are.
+        gguf: what a GGUF model says beside its tensors.
+    """
+
+    files: tuple[TensorFile, ...]
+    form: Literal["safetensors", "gguf", "opaque"]
+    gguf: GgufModel | None
 
 
 def open_checkpoint(folder: Path) -> tuple[TensorFile, ...]:
@@ -35,7 +55,49 @@ def open_checkpoint(folder: Path) -> tuple[TensorFile, ...]:
         InputError: when there are none, when a file breaks the format, when the index and its shards
             disagree, when a tensor is in two files, or when there are only pickle files.
     """
-    names = list_folder(folder)
+    return _open_safetensors(folder, list_folder(folder))
+
+
+def open_weights(path: Path, *, opaque_pickle: bool = False) -> Weights:
+    """Find and check the weights at ``path``, whatever form they have.
+
+    Args:
+        path: a checkpoint folder, or a GGUF file (any part of a split one).
+        opaque_pickle: whether pickle files count, as files that nothing looks into, where there is nothing else.
+
+    Raises:
+        InputError: as :func:`open_checkpoint`; a folder holds several GGUF models and no safetensors; pickle files
+            are asked for and others are there.
+    """
+    if path.is_file() and path.suffix == ".gguf":
+        return _gguf(path)
+    names = list_folder(path)
+    if any(name.endswith(".safetensors") and not name.startswith("adapter_") for name in names) or INDEX in names:
+        if opaque_pickle:
+            hint = "leave --opaque-pickle out: loaders take the safetensors"
+            raise InputError("there are safetensors beside the pickle files", where=str(path), hint=hint)
+        return Weights(_open_safetensors(path, names), "safetensors", None)
+    if opaque_pickle and (files := open_opaque(path, names)):
+        return Weights(files, "opaque", None)
+    ggufs = [name for name in names if name.endswith(".gguf")]
+    if not ggufs:
+        _refuse_nothing(path, names)
+    model = _gguf(path / ggufs[0])
+    if strangers := sorted(set(ggufs) - {file.name for file in model.files}):
+        what = f"several GGUF models here ({ggufs[0]}, {strangers[0]})"
+        raise InputError(what, where=str(path), hint="give the file that is served")
+    return model
+
+
+def _gguf(path: Path) -> Weights:
+    model = open_gguf(path)
+    tensor_holders(path, model.files)
+    if not any(file.tensors for file in model.files):
+        raise InputError("the GGUF file holds no tensor", where=str(path))
+    return Weights(model.files, "gguf", model)
+
+
+def _open_safetensors(folder: Path, names: list[str]) -> tuple[TensorFile, ...]:
     weight_map = _read_index(folder / INDEX) if INDEX in names else {}
     wanted = {name for name in names if name.endswith(".safetensors") and not name.startswith("adapter_")}
     files = tuple(read_header(folder / name, name) for name in sorted(wanted | set(weight_map.values())))
@@ -62,13 +124,13 @@ def list_folder(folder: Path) -> list[str]:
         raise InputError(what, where=str(folder), hint=hint) from error
 
 
-def _refuse_nothing(folder: Path, names: list[str]) -> None:
+def _refuse_nothing(folder: Path, names: list[str]) -> NoReturn:
     pickles = [name for name in names if name.endswith(PICKLES)]
     if pickles:
         raise InputError(
             f"only pickle weights here ({pickles[0]}); pickle can run code and is never loaded",
             where=str(folder),
-            hint="save the checkpoint as safetensors",
+            hint="save the checkpoint as safetensors, or take the files as they are (--opaque-pickle)",
         )
     raise InputError("no safetensors weights here", where=str(folder))
 

@@ -78,8 +78,13 @@ def read_json_object(path: Path, limit: int) -> dict[str, Any]:
     return document
 
 
-def write_whole(path: Path, data: bytes) -> None:
+def write_whole(path: Path, data: bytes, *, private: bool = False) -> None:
     """Write a file beside its place and rename it there, so that nobody ever sees half of it.
+
+    Args:
+        path: its place.
+        data: its content.
+        private: whether only its owner may read and write it; else the process's mask says who may.
 
     Raises:
         InputError: when the folder cannot be written.
@@ -91,7 +96,8 @@ def write_whole(path: Path, data: bytes) -> None:
                 stream.write(data)
                 stream.flush()
                 os.fsync(stream.fileno())
-                os.fchmod(stream.fileno(), 0o666 & ~_umask())  # mkstemp is private, a sidecar need not be
+                if not private:
+                    os.fchmod(stream.fileno(), 0o666 & ~_umask())  # as mkstemp makes none
             Path(beside).replace(path)
         except BaseException:
             with contextlib.suppress(OSError):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -14,10 +12,12 @@ from typing import Any
 from blake3 import blake3
 
 from kvgate.rules.progress import Progress, silent
-from kvgate.weights.checkpoint import open_checkpoint
+from kvgate.weights.checkpoint import open_weights
 from kvgate.weights.digest import PREFIX, TensorEntry, field, root_digest
+from kvgate.weights.dtypes import tensor_bytes
 from kvgate.weights.hashing import hash_files
-from kvgate.weights.safetensors import DTYPE_BITS
+from kvgate.weights.kept_hashes import KeptHashes
+from kvgate.weights.opaque import RULE
 from kvgate.weights.tail import kv_digest, tied_alias
 from kvgate.weights.tensor_file import TensorFile
 
@@ -52,28 +52,53 @@ class CheckpointFingerprint(Fingerprint):
 
     Attributes:
         layout: ``blake3:<64 hex>`` over the files: their names and sizes, and where which tensor lies.
+        kept: how many files were not read, because what was kept of them counts.
+        metadata: what a GGUF model says beside its tensors (:class:`kvgate.weights.gguf.GgufModel`); ``None``: it is
+            none.
+        metadata_digest: ``blake3:<64 hex>`` over it.
     """
 
     layout: str
+    kept: int = 0
+    metadata: Mapping[str, Any] | None = None
+    metadata_digest: str | None = None
 
 
 def fingerprint_checkpoint(
-    folder: Path, config: Mapping[str, Any] | None, progress: Progress = silent
+    path: Path,
+    config: Mapping[str, Any] | None,
+    progress: Progress = silent,
+    *,
+    kept: KeptHashes | None = None,
+    opaque_pickle: bool = False,
 ) -> CheckpointFingerprint:
-    """Hash the weights in ``folder``.
+    """Hash the weights at ``path``.
 
     Args:
-        folder: the checkpoint; see :mod:`kvgate.weights.checkpoint` for which of its files count.
+        path: a checkpoint folder or a GGUF file; see :mod:`kvgate.weights.checkpoint` for which files count.
         config: the model's effective configuration (class defaults filled in, ``architectures`` and
-            ``model_type`` kept); ``None`` where it is not known: every tensor counts, a tied head too.
+            ``model_type`` kept); ``None`` where it is not known: every tensor counts, a tied head too. So it is
+            with GGUF and opaque files whatever is given.
         progress: told of every stretch of bytes, from the hashing threads, one call at a time.
+        kept: hashes of files that need not be read again, where that is wanted.
+        opaque_pickle: hash pickle files as files that nothing looks into, where there is nothing else.
 
     Raises:
         InputError: when the files are not a sound checkpoint, hold pickle only, or change meanwhile.
     """
-    files = open_checkpoint(folder)
-    found = fingerprint_entries(tensor_entries(files, progress), config)
-    return CheckpointFingerprint(**vars(found), layout=_layout(files))
+    weights = open_weights(path, opaque_pickle=opaque_pickle)
+    before = kept.used if kept is not None else 0
+    entries = hash_files(weights.files, progress, kept)
+    found = fingerprint_entries(entries, config if weights.form == "safetensors" else None)
+    if weights.form == "opaque":
+        found = replace(found, kv_rule=RULE)
+    return CheckpointFingerprint(
+        **vars(found),
+        layout=_layout(weights.files),
+        kept=kept.used - before if kept is not None else 0,
+        metadata=weights.gguf.metadata if weights.gguf is not None else None,
+        metadata_digest=weights.gguf.metadata_digest if weights.gguf is not None else None,
+    )
 
 
 def fingerprint_entries(entries: Iterable[TensorEntry], config: Mapping[str, Any] | None) -> Fingerprint:
@@ -93,7 +118,7 @@ def fingerprint_entries(entries: Iterable[TensorEntry], config: Mapping[str, Any
         kv_digest=kv,
         kv_rule=rule,
         tensors=len(counted),
-        bytes=sum(byte_size(entry) for entry in counted),
+        bytes=sum(tensor_bytes(entry.dtype, entry.shape) for entry in counted),
         entries=counted,
     )
 
@@ -105,16 +130,6 @@ def tensor_entries(files: Sequence[TensorFile], progress: Progress = silent) -> 
         InputError: when a file changes meanwhile or cannot be read.
     """
     return tuple(sorted(hash_files(files, progress), key=_NAME))
-
-
-def byte_size(entry: TensorEntry) -> int:
-    """Return how many bytes a tensor has."""
-    return _byte_size(entry.dtype, entry.shape)
-
-
-@functools.lru_cache(maxsize=4096)  # few shapes, many tensors
-def _byte_size(dtype: str, shape: tuple[int, ...]) -> int:
-    return DTYPE_BITS[dtype] * math.prod(shape) // 8
 
 
 def _layout(files: Sequence[TensorFile]) -> str:

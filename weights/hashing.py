@@ -10,7 +10,7 @@ from __future__ import annotations
 import mmap
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -20,13 +20,12 @@ from kvgate.rules.errors import InputError
 from kvgate.rules.progress import Progress
 from kvgate.weights.digest import TensorEntry, shape_bytes, tensor_entry
 from kvgate.weights.files import open_stamped, stamp_of
+from kvgate.weights.kept_hashes import KeptHashes
 from kvgate.weights.tensor_file import TensorFile, TensorRecord
 
 STAGE = "hashing weights"
 _JOB = 8 << 20  # bytes; small tensors are gathered up to this, larger ones are hashed by several threads
 _WINDOW = 32 << 20  # bytes between two looks at the file: what progress moves by, too
-
-Finished = Callable[[TensorFile, Sequence[TensorEntry]], None]
 
 
 @dataclass(frozen=True)
@@ -35,34 +34,45 @@ class _Job:
     tensors: tuple[TensorRecord, ...]  # neighbours
 
 
-def hash_files(
-    files: Iterable[TensorFile], progress: Progress, finished: Finished = lambda *_: None
-) -> list[TensorEntry]:
+def hash_files(files: Iterable[TensorFile], progress: Progress, kept: KeptHashes | None = None) -> list[TensorEntry]:
     """Hash every tensor of ``files`` and return their entries in any order.
 
     Args:
         files: files whose headers were read; no file may change meanwhile.
         progress: counts bytes; it is called from the hashing threads, one call at a time.
-        finished: told of each file and its entries when its last tensor is hashed, in the caller's thread.
+        kept: hashes of files that need not be read where they did not change; each file is added when its last
+            tensor is hashed, so that an interrupted run goes on from there.
 
     Raises:
-        InputError: when a file cannot be read, or is not what it was when its header was read.
+        InputError: when a file cannot be read, or is not what it was when its header was read; when ``kept``
+            contradicts itself or cannot be written.
     """
     files = tuple(files)
-    run = _Run(progress, sum(tensor.end - tensor.begin for file in files for tensor in file.tensors))
     entries: list[TensorEntry] = []
+    unread = []
+    for file in files:
+        known = kept.entries(file) if kept is not None else None
+        if known is None:
+            unread.append(file)
+        else:
+            entries += known
+    run = _Run(progress, sum(tensor.end - tensor.begin for file in unread for tensor in file.tensors))
     with ThreadPoolExecutor(_cores()) as pool:
-        submitted = [(file, [pool.submit(run.hash_job, job) for job in _jobs(file)]) for file in files]
+        submitted = [(file, [pool.submit(run.hash_job, job) for job in _jobs(file)]) for file in unread]
         try:
             for file, futures in submitted:
                 found = [entry for future in futures for entry in future.result()]
-                _look_again(file)
-                finished(file, found)
                 entries += found
+                if kept is not None:
+                    _look_again(file)
+                    kept.keep(file, found)
         except BaseException:
             run.stopped.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+        finally:
+            if kept is not None:
+                kept.write()
     for file in files:  # a file renamed over after its last job was hashed is a different checkpoint by now
         _look_again(file)
     return entries

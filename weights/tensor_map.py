@@ -22,9 +22,9 @@ from typing import Any, NoReturn
 
 from kvgate.rules.errors import InputError
 from kvgate.weights.digest import PREFIX, TensorEntry, field, root_of_fields, shape_bytes, tensor_digest
+from kvgate.weights.dtypes import is_dtype
 from kvgate.weights.files import read_small, write_whole
 from kvgate.weights.fingerprint import Fingerprint
-from kvgate.weights.safetensors import DTYPE_BITS
 from kvgate.weights.tail import kv_digest
 
 SCHEMA = "kvgate/tensor-map/v1"
@@ -33,7 +33,7 @@ MAX_BYTES = 256 << 20  # a map of 1,000,000 tensors; the largest public checkpoi
 _HEADER = re.compile(r'\{"schema":"([^"]*)","tensors":([0-9]{1,9}),"root":"(blake3:[0-9a-f]{64})"\}')
 # One spelling only, so that a line is either this or refused, and no parser meets nesting or a repeated key.
 _LINE = re.compile(
-    r'^\{"name":"([^"\\\n]*(?:\\.[^"\\\n]*)*)","dtype":"([A-Z0-9_]{1,16})",'
+    r'^\{"name":"([^"\\\n]*(?:\\.[^"\\\n]*)*)","dtype":"((?:GGUF:)?[A-Z0-9_]{1,16})",'
     r'"shape":\[((?:[0-9]{1,19}(?:,[0-9]{1,19}){0,63})?)\],"content":"(blake3:[0-9a-f]{64})"\}$',
     re.MULTILINE,
 )
@@ -200,7 +200,7 @@ def _unescape(path: Path, number: int, name: str) -> str:
 
 def _form(path: Path, number: int, dtype: str, sizes: str) -> tuple[tuple[int, ...], bytes]:
     """Return a shape, and the bytes of type and shape that a tensor's digest takes."""
-    if dtype not in DTYPE_BITS:
+    if not is_dtype(dtype):
         _refuse(path, number, f"the unknown dtype {dtype!r}")
     shape = tuple(int(size) for size in sizes.split(",")) if sizes else ()
     return shape, shape_bytes(dtype, shape)

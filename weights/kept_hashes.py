@@ -1,0 +1,182 @@
+"""Hashes kept from an earlier run, so that files which did not change are not read again. Opt-in.
+
+A file counts as unchanged when device, inode, size and both times (modified, changed) are what they were. That is a
+claim of the file system and not of the bytes, which is why nobody gets it without asking. Two things narrow it: the
+time of the last change cannot be set by programs, and a file that had changed within the last seconds before it was
+hashed is not kept, because a second change could carry the same time.
+
+The file is JSON Lines in one fixed spelling, like a tensor map: the header, then for each kept file a line with its
+stamp and the root over its tensors, and a line per tensor::
+
+    {"schema":"kvgate/kept-hashes/v1","files":1}
+    {"file":"model.safetensors","stamp":[64769,1835,4096,1764403200000000000,1764403200000000000],"tensors":2,"root":"blake3:..."}
+    ["lm_head.weight","blake3:..."]
+
+Types and shapes are not kept: they come from the file's own header, and the root must follow from all of it. So damage
+is found. Whoever can write the file can still claim any digest; it is refused where others may write it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from kvgate.rules.errors import InputError
+from kvgate.weights.digest import PREFIX, TensorEntry, root_digest, shape_bytes, tensor_entry
+from kvgate.weights.files import Stamp, read_small, write_whole
+from kvgate.weights.tensor_file import TensorFile
+
+SCHEMA = "kvgate/kept-hashes/v1"
+MAX_BYTES = 64 << 20  # of 400,000 tensors; the largest public checkpoints have about 100,000
+_SETTLED_NS = 2_000_000_000  # the coarsest time stamps of file systems in use (FAT) count in two seconds
+_BETWEEN_WRITES = 1.0  # seconds
+_NAME = r'"((?:[^"\\\x00-\x1f]|\\.)*)"'
+_DIGEST = "(blake3:[0-9a-f]{64})"
+_HEADER = re.compile(rf'\{{"schema":"{SCHEMA}","files":([0-9]{{1,9}})\}}')
+_FILE = re.compile(
+    rf'\{{"file":{_NAME},"stamp":\[([0-9]{{1,20}}(?:,[0-9]{{1,20}}){{4}})\],"tensors":([0-9]{{1,9}}),"root":{_DIGEST}\}}'
+)
+_TENSOR = re.compile(rf"\[{_NAME},{_DIGEST}\]")
+
+
+@dataclass(frozen=True)
+class _Kept:
+    stamp: Stamp
+    root: str
+    contents: dict[str, str]  # by tensor name
+
+
+class KeptHashes:
+    """The kept hashes of one file, read at the start and written as files are hashed.
+
+    Attributes:
+        used: how many files did not have to be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Read ``path``; nothing is kept where there is no such file.
+
+        Raises:
+            InputError: it cannot be read, is not such a file, is damaged, or may be written by others.
+        """
+        self.used = 0
+        self._path = path
+        self._kept: dict[str, _Kept] = _read(path) if path.exists() or path.is_symlink() else {}
+        self._begun_ns = time.time_ns()
+        self._written = 0.0
+        self._dirty = False
+
+    def entries(self, file: TensorFile) -> list[TensorEntry] | None:
+        """Return the entries of a file that did not change since they were kept; ``None``: it has to be read.
+
+        Raises:
+            InputError: the file did not change, and what is kept of it contradicts its header or itself.
+        """
+        kept = self._kept.get(str(file.path.absolute()))
+        if kept is None or kept.stamp != file.stamp:
+            return None
+        if kept.contents.keys() != {tensor.name for tensor in file.tensors}:
+            raise self._damaged(file)
+        entries = [
+            tensor_entry(
+                name, dtype, shape, bytes.fromhex(kept.contents[name][len(PREFIX) :]), shape_bytes(dtype, shape)
+            )
+            for name, dtype, shape, _, _ in file.tensors
+        ]
+        if root_digest(entries) != kept.root:
+            raise self._damaged(file)
+        self.used += 1
+        return entries
+
+    def keep(self, file: TensorFile, entries: Sequence[TensorEntry]) -> None:
+        """Keep what was hashed of a file, unless it changed too short a time before.
+
+        Raises:
+            InputError: the file of hashes cannot be written.
+        """
+        latest = max(file.stamp.modified_ns, file.stamp.changed_ns)
+        if latest > self._begun_ns - _SETTLED_NS:
+            return
+        contents = {entry.name: entry.content for entry in entries}
+        self._kept[str(file.path.absolute())] = _Kept(file.stamp, root_digest(entries), contents)
+        self._dirty = True
+        if time.monotonic() - self._written >= _BETWEEN_WRITES:
+            self.write()
+
+    def write(self) -> None:
+        """Write what is kept, beside its place and renamed, if there is anything new.
+
+        Raises:
+            InputError: the file cannot be written.
+        """
+        if not self._dirty:
+            return
+        lines = [_spelled({"schema": SCHEMA, "files": len(self._kept)})]
+        for name, kept in self._kept.items():
+            facts = {"file": name, "stamp": list(kept.stamp), "tensors": len(kept.contents), "root": kept.root}
+            lines += [_spelled(facts), *map(_spelled, kept.contents.items())]
+        write_whole(self._path, "".join(f"{line}\n" for line in lines).encode(), private=True)
+        self._dirty = False
+        self._written = time.monotonic()
+
+    def _damaged(self, file: TensorFile) -> InputError:
+        what = f"what is kept of {file.name} contradicts itself or the file"
+        return InputError(what, where=str(self._path), hint="delete it; the next run hashes everything again")
+
+
+def _spelled(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _read(path: Path) -> dict[str, _Kept]:
+    data = read_small(path, MAX_BYTES)
+    status = path.stat()
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or status.st_uid not in (0, os.geteuid()):
+        raise InputError(
+            "others may write it, and so claim any digest",
+            where=str(path),
+            hint="chmod go-w, or name a file of your own",
+        )
+    lines = data.decode("ascii", "replace").split("\n")
+    header = _HEADER.fullmatch(lines[0])
+    if header is None or lines.pop():
+        _refuse(path, 1)
+    kept: dict[str, _Kept] = {}
+    at = 1
+    while at < len(lines):
+        found = _FILE.fullmatch(lines[at])
+        if found is None or at + int(found[3]) >= len(lines):
+            _refuse(path, at + 1)
+        rows = [_TENSOR.fullmatch(line) for line in lines[at + 1 : at + 1 + int(found[3])]]
+        contents = {_text(path, at + 1, row[1]): row[2] for row in rows if row is not None}
+        if len(contents) != len(rows):
+            _refuse(path, at + 1)
+        stamp = Stamp(*map(int, found[2].split(",")))
+        kept[_text(path, at + 1, found[1])] = _Kept(stamp, found[4], contents)
+        at += 1 + len(rows)
+    if len(kept) != int(header[1]):
+        _refuse(path, 1)
+    return kept
+
+
+def _text(path: Path, line: int, spelled: str) -> str:
+    try:
+        value: str = json.loads(f'"{spelled}"')
+    except ValueError:
+        _refuse(path, line)
+    return value
+
+
+def _refuse(path: Path, line: int) -> NoReturn:
+    raise InputError(
+        f"not a sound {SCHEMA} file",
+        where=f"{path}:{line}",
+        hint="delete it if it was one; the next run hashes everything again",
+    )
