@@ -38,7 +38,7 @@ MAX_BYTES = 64 << 20  # of 400,000 tensors; the largest public checkpoints have 
 _SETTLED_NS = 2_000_000_000  # the coarsest time stamps of file systems in use (FAT) count in two seconds
 _BETWEEN_WRITES = 1.0  # seconds
 _NAME = r'"((?:[^"\\\x00-\x1f]|\\.)*)"'
-_DIGEST = "(blake3:[0-9a-f]{64})"
+_DIGEST = '"(blake3:[0-9a-f]{64})"'
 _HEADER = re.compile(rf'\{{"schema":"{SCHEMA}","files":([0-9]{{1,9}})\}}')
 _FILE = re.compile(
     rf'\{{"file":{_NAME},"stamp":\[([0-9]{{1,20}}(?:,[0-9]{{1,20}}){{4}})\],"tensors":([0-9]{{1,9}}),"root":{_DIGEST}\}}'
