@@ -48,7 +48,7 @@ def identify(client: Client) -> Server:
         InputError: neither answers, or it does not tokenize.
 
     """
-    engine, version = _engine(client)
+    engine, version = engine_and_version(client)
     description = client.get("/openapi.json")
     described = description.ok and isinstance(description.data, dict)
     path = "/tokenize" if engine == "vllm" else "/v1/tokenize"
@@ -58,7 +58,13 @@ def identify(client: Client) -> Server:
     return Server(engine, version, _model(client), path, fields, described)
 
 
-def _engine(client: Client) -> tuple[str, str]:
+def engine_and_version(client: Client) -> tuple[str, str]:
+    """Return ``"vllm"`` or ``"sglang"``, and the version that the server says.
+
+    Raises:
+        InputError: neither answers, or it does not say its version.
+
+    """
     for name in ("/model_info", "/get_model_info"):
         answer = client.get(name)
         if answer.ok and isinstance(answer.data, dict) and "tokenizer_path" in answer.data:
