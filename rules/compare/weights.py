@@ -1,4 +1,4 @@
-"""Weights: digests decide; a pinned commit stands in only where both sides say that no digest was taken."""
+"""Weights: digests decide; where a side says that none was taken, a pinned commit or the hub's file digests may."""
 
 from __future__ import annotations
 
@@ -7,6 +7,12 @@ from collections.abc import Mapping
 from kvgate.rules.catalogue import Dimension
 from kvgate.rules.change import Change, measured, same
 from kvgate.rules.compare.sides import Sides
+
+_RULE = "weights.checkpoint.kv_rule"
+_OPAQUE = "opaque"  # kv_rule of files that were hashed without a look at their tensors (kvgate.weights.opaque)
+_FILES = "weights.hub.files"
+_TENSORS = ".safetensors"
+_INDEX = ".index.json"
 
 
 def compare_weights(dimension: Dimension, sides: Sides) -> list[Change]:
@@ -17,10 +23,8 @@ def compare_weights(dimension: Dimension, sides: Sides) -> list[Change]:
     be off (a draft model feeds on the last layer's output and persists KV of its own).
     """
     checkpoint, digest = "weights.checkpoint", "weights.checkpoint.digest"
-    if sides.both_null(checkpoint):
-        return _pinned(dimension, sides)
     if sides.old.unset(checkpoint) or sides.new.unset(checkpoint):
-        return [sides.unverified(dimension, checkpoint, "a digest was taken on one side only")]
+        return _published(dimension, sides)
     if (equal := sides.same(digest)) is None:
         return [sides.unverified(dimension, digest, sides.unknown_sides(digest) + _floating(sides))]
     if equal:
@@ -30,21 +34,23 @@ def compare_weights(dimension: Dimension, sides: Sides) -> list[Change]:
         if sides.same(layout) is False:
             return [sides.change(dimension, "layout", layout, detail="the same tensors in other files")]
         return []
+    if _OPAQUE in (sides.old.value(_RULE), sides.new.value(_RULE)):
+        detail = "files were hashed without a look at their tensors, and other files may hold the same ones"
+        return [sides.unverified(dimension, digest, detail)]
     if (why := _not_tail_only(sides)) is None:
         return [
             sides.change(
                 dimension,
                 "tail-only",
                 digest,
-                detail="only tensors that no persisted state depends on differ (list "
-                f"{sides.new.value('weights.checkpoint.kv_rule')})",
+                detail=f"only tensors that no persisted state depends on differ (list {sides.new.value(_RULE)})",
             )
         ]
     return [sides.change(dimension, "kv-tensors", digest, detail=why)]
 
 
 def _not_tail_only(sides: Sides) -> str | None:
-    kv, rule = "weights.checkpoint.kv_digest", "weights.checkpoint.kv_rule"
+    kv, rule = "weights.checkpoint.kv_digest", _RULE
     for path in (kv, rule):
         if sides.both_null(path) or sides.same(path) is None:
             return f"{path} is not known on both sides, so every tensor counts"
@@ -64,16 +70,45 @@ def _not_tail_only(sides: Sides) -> str | None:
     return None
 
 
-def _pinned(dimension: Dimension, sides: Sides) -> list[Change]:
-    path = "weights.hub"
-    old, new = (_commit(side.value(path)) for side in (sides.old, sides.new))
-    if old is None or new is None:
-        return [
-            sides.unverified(dimension, "weights.checkpoint", "no digest and no pinned hub commit" + _floating(sides))
-        ]
-    if old != new:
-        return [sides.change(dimension, "kv-tensors", path, detail="another commit, and no digests to compare")]
+def _published(dimension: Dimension, sides: Sides) -> list[Change]:
+    """Compare by what the hub says, where a side says that no digest was taken.
+
+    Files whose published SHA-256 are equal are equal, and so is what loaders make of them. Files that differ can still
+    hold the same tensors.
+    """
+    checkpoint = "weights.checkpoint"
+    old, new = (_commit(side.value("weights.hub")) for side in (sides.old, sides.new))
+    null = sides.both_null(checkpoint)
+    if null and old is not None and old == new:
+        return []
+    if not sides.old.knows(checkpoint) or not sides.new.knows(checkpoint):
+        return [sides.unverified(dimension, checkpoint, sides.unknown_sides(checkpoint))]
+    files = [_weight_files(side.value(_FILES)) for side in (sides.old, sides.new)]
+    if files[0] is None or files[1] is None:
+        if null and old is not None and new is not None:
+            path = "weights.hub"
+            return [sides.change(dimension, "kv-tensors", path, detail="another commit, and no digests to compare")]
+        what = "no digest and no pinned hub commit" if null else "a digest was taken on one side only"
+        return [sides.unverified(dimension, checkpoint, what + _floating(sides))]
+    if files[0] != files[1]:
+        names = sorted(name for name in files[0].keys() | files[1].keys() if files[0].get(name) != files[1].get(name))
+        detail = f"{names[0]} and {len(names) - 1} more files" if len(names) > 1 else names[0]
+        return [sides.unverified(dimension, _FILES, f"{detail} differ; only the tensors in them say what that means")]
+    if not measured(sides.old.get(_FILES)) or not measured(sides.new.get(_FILES)):
+        return [sides.unverified(dimension, _FILES, "equal, but only declared: nobody asked the hub")]
     return []
+
+
+def _weight_files(files: object) -> dict[str, str] | None:
+    """Return the published digests of the files that a loader takes tensors from; ``None``: they do not say enough.
+
+    A file outside Git LFS is known by its SHA-1 alone: enough for an index, as for a commit, and not for tensors.
+    """
+    if not isinstance(files, Mapping):
+        return None
+    found = {name: str(digest) for name, digest in files.items() if name.endswith((_TENSORS, _INDEX))}
+    tensors = [digest for name, digest in found.items() if name.endswith(_TENSORS)]
+    return found if tensors and all(digest.startswith("sha256:") for digest in tensors) else None
 
 
 def _commit(hub: object) -> tuple[str, str] | None:

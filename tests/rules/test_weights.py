@@ -1,0 +1,89 @@
+"""Weights by what the hub publishes, and as files that nobody looked into."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kvgate.rules.decide import Decision
+from kvgate.rules.finding import Finding
+from tests.rules.clean import FORGET, digest
+from tests.rules.deciding import NAMESPACE, REUSE, decided
+
+SHARD, OTHER, INDEX = (
+    "model-00001-of-00001.safetensors",
+    "model-00002-of-00002.safetensors",
+    "model.safetensors.index.json",
+)
+FILES = {SHARD: f"sha256:{'1' * 64}", INDEX: f"git-blob:{'2' * 40}", "config.json": f"git-blob:{'3' * 40}"}
+
+
+def _side(letter: str, files: Any = FILES, **more: Any) -> dict[str, Any]:
+    hub = {"repo": "org/m", "commit": letter * 40, **({} if files is None else {"files": files})}
+    return {"model.revision": letter * 40, "weights.checkpoint": None, "weights.hub": hub, **more}
+
+
+def _finding(decision: Decision) -> Finding:
+    (finding,) = (finding for finding in decision.findings if finding.change.dimension == "weights")
+    return finding
+
+
+def test_equal_published_digests_of_two_commits_are_equal_weights() -> None:
+    readme = {**FILES, "README.md": f"git-blob:{'4' * 40}"}
+    assert decided(_side("a"), _side("b", readme)).verdict == REUSE
+    assert decided(_side("a", None), _side("b", None)).verdict == NAMESPACE, "by the commits alone they are not"
+    declared = {"provenance.weights": "declared"}
+    assert decided(_side("a"), _side("b", **declared)).exit_code == 11
+
+
+def test_they_stand_for_a_digest_that_one_side_did_not_take() -> None:
+    with_digest = _side("a")
+    del with_digest["weights.checkpoint"]
+    assert decided(with_digest, _side("b")).verdict == REUSE
+    assert decided(_side("b"), with_digest).verdict == REUSE
+    forgotten = {**with_digest, "weights.checkpoint": FORGET}
+    assert decided(forgotten, _side("b")).verdict == NAMESPACE
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {**FILES, SHARD: f"sha256:{'9' * 64}"},
+        {**FILES, INDEX: f"git-blob:{'9' * 40}"},
+        {**FILES, OTHER: f"sha256:{'9' * 64}"},
+        {name: value for name, value in FILES.items() if name != SHARD} | {OTHER: FILES[SHARD]},
+        {name: value for name, value in FILES.items() if name != INDEX},
+    ],
+)
+def test_other_files_prove_nothing_either_way(files: dict[str, str]) -> None:
+    decision = decided(_side("a"), _side("b", files))
+    assert (decision.verdict, decision.exit_code) == (NAMESPACE, 11)
+    assert _finding(decision).unverified
+    assert "only the tensors in them say what that means" in _finding(decision).change.detail
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"pytorch_model.bin": f"sha256:{'1' * 64}"},
+        {"model.Q4_K_M.gguf": f"sha256:{'1' * 64}"},
+        {SHARD: f"git-blob:{'1' * 40}"},
+        {"config.json": f"git-blob:{'3' * 40}"},
+        {},
+    ],
+)
+def test_what_is_no_sha256_of_safetensors_does_not_count(files: dict[str, str]) -> None:
+    assert decided(_side("a", files), _side("b", files)).verdict == NAMESPACE
+
+
+def test_opaque_files_compare_only_with_opaque_files() -> None:
+    def opaque(letter: str) -> dict[str, Any]:
+        own = {name: digest(letter) for name in ("digest", "kv_digest", "layout")}
+        return {"weights.checkpoint": {**own, "kv_rule": "opaque", "tensors": 2, "bytes": 10, "map": None}}
+
+    assert decided(opaque("1"), opaque("1")).verdict == REUSE
+    for old, new in ((opaque("1"), opaque("2")), ({}, opaque("1")), (opaque("1"), {})):
+        decision = decided(old, new)
+        assert (decision.verdict, decision.exit_code) == (NAMESPACE, 11)
+        assert "other files may hold the same ones" in _finding(decision).change.detail
