@@ -21,7 +21,7 @@ from kvgate.rules.record import Sources, record_bytes, record_of
 from kvgate.token_evidence import SWEEPS, Rendering, Sweep
 
 if TYPE_CHECKING:
-    from kvgate.corpora.corpus import Corpus
+    from kvgate.corpora.conversations.corpus import Corpus
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def _listed(old: ManifestInput | Sequence[ManifestInput]) -> Sequence[ManifestIn
 def _corpora(paths: Sequence[str], progress: Progress) -> list[Corpus]:
     if not paths:
         return []
-    from kvgate.corpora.corpus import load_corpus
+    from kvgate.corpora.conversations.corpus import load_corpus
 
     return [load_corpus(path, progress) for path in paths]
 

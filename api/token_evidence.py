@@ -19,9 +19,9 @@ from kvgate.token_proof import what_differs, why_not_proved
 from kvgate.token_sweep import Swept, sweep
 
 if TYPE_CHECKING:
-    from kvgate.corpora.comparison import SnapshotComparison
-    from kvgate.corpora.corpus import Corpus
-    from kvgate.corpora.snapshot import SnapshotFile
+    from kvgate.corpora.conversations.corpus import Corpus
+    from kvgate.corpora.snapshots.comparison import SnapshotComparison
+    from kvgate.corpora.snapshots.snapshot import SnapshotFile
 
 Sweep = Literal["auto", "always", "never"]
 SWEEPS: tuple[Sweep, ...] = get_args(Sweep)
@@ -130,7 +130,7 @@ def _compare(
 
 
 def _compared(before: SnapshotFile, after: SnapshotFile, new: Manifest, progress: Progress) -> SnapshotComparison:
-    from kvgate.corpora.comparison import compare_snapshots
+    from kvgate.corpora.snapshots.comparison import compare_snapshots
 
     block = new.value("cache.chunk_size") or new.value("engine.block_size")
     return compare_snapshots(before, after, block_size=block if isinstance(block, int) else None, progress=progress)
@@ -141,10 +141,10 @@ def _saved(
 ) -> SnapshotFile | str:
     """Return the snapshot beside a manifest, or one rendered now from the files at hand, or why there is none."""
     if file is not None:
-        from kvgate.corpora.snapshot import open_snapshot
+        from kvgate.corpora.snapshots.snapshot import open_snapshot
 
         return open_snapshot(*file)
-    from kvgate.corpora.corpus import load_corpus
+    from kvgate.corpora.conversations.corpus import load_corpus
 
     return _rendered(manifest, load_corpus("diagnostic"), snapshot_to, progress)
 

@@ -18,8 +18,8 @@ from kvgate.rules.manifest import Manifest
 from kvgate.rules.profile import cover
 
 if TYPE_CHECKING:
-    from kvgate.corpora.comparison import SnapshotComparison
-    from kvgate.corpora.snapshot import SnapshotHeader
+    from kvgate.corpora.snapshots.comparison import SnapshotComparison
+    from kvgate.corpora.snapshots.snapshot import SnapshotHeader
 
 _LIBRARIES = ("transformers", "tokenizers")
 
@@ -87,7 +87,7 @@ def _corpus_doubt(found: SnapshotComparison) -> str | None:
 
 def _side_doubt(name: str, manifest: Manifest, header: SnapshotHeader) -> str | None:
     """Say why a snapshot does not show what the deployment itself renders."""
-    from kvgate.corpora.options import render_options
+    from kvgate.corpora.rendering.options import render_options
 
     options, unapplied = render_options(manifest.value("tokenizer.options") or {})
     serving = manifest.value("tokenizer.renderer") or {}

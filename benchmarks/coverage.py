@@ -17,7 +17,7 @@ from typing import Any
 
 from transformers.utils import chat_template_utils
 
-from kvgate.corpora.corpus import load_corpus
+from kvgate.corpora.conversations.corpus import load_corpus
 from kvgate.corpora.coverage.changes import uncovered_changes
 from kvgate.corpora.coverage.recording import Recorder, covering
 

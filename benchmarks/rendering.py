@@ -70,17 +70,17 @@ def pipeline(folder: Path, chats: Path) -> Callable[[], object]:
     import gc
     import os
 
-    from kvgate.corpora.backend import Folder
-    from kvgate.corpora.corpus import load_corpus
+    from kvgate.corpora.child.feeding import batches
+    from kvgate.corpora.child.position import Position, shared
+    from kvgate.corpora.conversations.corpus import load_corpus
     from kvgate.corpora.coverage.installed import recording
-    from kvgate.corpora.effective import leaves_encoding_to_its_backend
-    from kvgate.corpora.feeding import batches
-    from kvgate.corpora.options import render_options
-    from kvgate.corpora.pipeline import Pipeline
-    from kvgate.corpora.position import Position, shared
-    from kvgate.corpora.rendering import CLOCKS, Renderer
+    from kvgate.corpora.rendering.options import render_options
+    from kvgate.corpora.rendering.pipeline import Pipeline
+    from kvgate.corpora.rendering.renderer import CLOCKS, Renderer
     from kvgate.corpora.sweeps.encoder import Encoder
-    from kvgate.corpora.template import describe_templates, resolve_templates
+    from kvgate.corpora.templates.template import describe_templates, resolve_templates
+    from kvgate.corpora.tokenizers.backend import Folder
+    from kvgate.corpora.tokenizers.effective import leaves_encoding_to_its_backend
 
     os.environ["TOKENIZERS_PARALLELISM"] = "true"
     tokenizer = loaded(folder)
@@ -119,7 +119,7 @@ def snapshot(folder: Path, chats: Path) -> Callable[[], object]:
     """Do all of it: check the corpus, start the child, load, render, encode, write the file, open it."""
 
     def run() -> int:
-        from kvgate.corpora.corpus import load_corpus
+        from kvgate.corpora.conversations.corpus import load_corpus
         from kvgate.corpora.examine import take_snapshot
 
         with tempfile.TemporaryDirectory() as scratch:

@@ -7,17 +7,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvgate.corpora.bounded import run_bounded
-from kvgate.corpora.feeding import batches
-from kvgate.corpora.limits import Limits
-from kvgate.corpora.options import render_options
-from kvgate.corpora.snapshot import SnapshotFile, SnapshotHeader, SnapshotWriter
-from kvgate.corpora.tokenizer import TokenizerFacts, facts_of
+from kvgate.corpora.child.bounded import run_bounded
+from kvgate.corpora.child.feeding import batches
+from kvgate.corpora.child.limits import Limits
+from kvgate.corpora.rendering.options import render_options
+from kvgate.corpora.snapshots.snapshot import SnapshotFile, SnapshotHeader, SnapshotWriter
+from kvgate.corpora.tokenizers.facts import TokenizerFacts, facts_of
 from kvgate.rules.errors import InputError
 from kvgate.rules.progress import Progress, silent
 
 if TYPE_CHECKING:
-    from kvgate.corpora.corpus import Corpus
+    from kvgate.corpora.conversations.corpus import Corpus
 
 
 def describe_tokenizer(
@@ -79,7 +79,7 @@ def examine(
         folder: a model folder: tokenizer files, config.json (which chooses the class), templates.
         template: what the launch line overrides the template with: a file, or template text.
         corpus: what to render; ``None``: only describe.
-        options: rendering options, see :func:`kvgate.corpora.options.render_options`.
+        options: rendering options, see :func:`kvgate.corpora.rendering.options.render_options`.
         snapshot_to: the file that the snapshot becomes; needed with a corpus.
         redact: leave prompt text out of the snapshot. Token ids stay, which whoever has the tokenizer can read.
         progress: told how many conversations are rendered.

@@ -17,7 +17,7 @@ import numpy as np
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from kvgate.corpora.corpus import load_corpus
+from kvgate.corpora.conversations.corpus import load_corpus
 
 Tensors = dict[str, np.ndarray[Any, np.dtype[np.float32]]]
 

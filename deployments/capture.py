@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from kvgate.corpora.corpus import load_corpus
+from kvgate.corpora.conversations.corpus import load_corpus
 from kvgate.corpora.examine import examine
 from kvgate.deployments.assembly import Assembly
 from kvgate.deployments.config import (
@@ -34,8 +34,8 @@ from kvgate.weights.digest import root_digest
 from kvgate.weights.fingerprint import fingerprint_checkpoint
 
 if TYPE_CHECKING:
-    from kvgate.corpora.snapshot import SnapshotFile
-    from kvgate.corpora.tokenizer import TokenizerFacts
+    from kvgate.corpora.snapshots.snapshot import SnapshotFile
+    from kvgate.corpora.tokenizers.facts import TokenizerFacts
     from kvgate.weights.fingerprint import Fingerprint
 
 CORPUS = "diagnostic"

@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from kvgate.corpora.options import render_options
+from kvgate.corpora.rendering.options import render_options
 from kvgate.rules.errors import InputError
 
 if TYPE_CHECKING:
-    from kvgate.corpora.snapshot import SnapshotFile
-    from kvgate.corpora.tokenizer import TokenizerFacts
+    from kvgate.corpora.snapshots.snapshot import SnapshotFile
+    from kvgate.corpora.tokenizers.facts import TokenizerFacts
 
 LIBRARIES = ("transformers", "tokenizers")
 ENGINES = ("vllm", "sglang")

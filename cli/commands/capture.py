@@ -13,7 +13,7 @@ import typer
 from kvgate.cli.options import ConfigFile, Debug, NoColor, NoConfig
 
 if TYPE_CHECKING:
-    from kvgate.corpora.snapshot import SnapshotFile
+    from kvgate.corpora.snapshots.snapshot import SnapshotFile
     from kvgate.deployments.capture import Captured
     from kvgate.deployments.launch import LaunchFacts
 
@@ -118,7 +118,7 @@ def capture(
 
 
 def _elsewhere(name: str) -> SnapshotFile:
-    from kvgate.corpora.snapshot import open_snapshot
+    from kvgate.corpora.snapshots.snapshot import open_snapshot
     from kvgate.rules.errors import UsageError
 
     path = Path(name)

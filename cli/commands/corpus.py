@@ -32,7 +32,7 @@ def list_corpora(
     from kvgate.cli.listing import as_json, json_wanted
     from kvgate.cli.plain import visible
     from kvgate.cli.progress import shown
-    from kvgate.corpora.corpus import DIAGNOSTIC, load_corpus
+    from kvgate.corpora.conversations.corpus import DIAGNOSTIC, load_corpus
 
     wanted = json_wanted(output)
     found = find_config(config, none=no_config)
@@ -90,7 +90,7 @@ def show_corpus(
     from kvgate.cli.listing import as_json, json_wanted
     from kvgate.cli.plain import visible
     from kvgate.cli.progress import shown
-    from kvgate.corpora.corpus import load_corpus
+    from kvgate.corpora.conversations.corpus import load_corpus
     from kvgate.rules.errors import UsageError
 
     wanted = json_wanted(output)

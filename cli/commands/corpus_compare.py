@@ -13,7 +13,7 @@ from kvgate.cli.options import Debug, NoColor
 
 if TYPE_CHECKING:
     from kvgate.corpora.divergence.epoch import EpochCheck
-    from kvgate.corpora.snapshot import SnapshotFile
+    from kvgate.corpora.snapshots.snapshot import SnapshotFile
     from kvgate.rules.manifest import Manifest
     from kvgate.rules.progress import Progress
 
@@ -110,8 +110,8 @@ def _compared(
     from kvgate.cli.formats.tokens import read_tokens, show_tokens, tokens_markdown
     from kvgate.cli.listing import as_json
     from kvgate.cli.plain import harmless
-    from kvgate.corpora import comparison
     from kvgate.corpora.divergence.figures import figures_of
+    from kvgate.corpora.snapshots import comparison
     from kvgate.rules.errors import InputError
 
     old, new = files
@@ -209,7 +209,7 @@ def _manifest(path: Path) -> Manifest:
 
 
 def _snapshot(path: Path, manifest: Manifest | None) -> SnapshotFile:
-    from kvgate.corpora.snapshot import open_snapshot
+    from kvgate.corpora.snapshots.snapshot import open_snapshot
     from kvgate.inputs import sidecar_path
     from kvgate.rules.errors import InputError
 

@@ -10,8 +10,8 @@ import typer
 from kvgate.cli.options import Debug, NoColor
 
 if TYPE_CHECKING:
-    from kvgate.corpora.corpus import Corpus
-    from kvgate.corpora.snapshot import SnapshotFile
+    from kvgate.corpora.conversations.corpus import Corpus
+    from kvgate.corpora.snapshots.snapshot import SnapshotFile
     from kvgate.rules.progress import Progress
 
 Endpoint = Annotated[
@@ -61,7 +61,7 @@ def snapshot_corpus(
     from kvgate.cli.output import refuse_overwriting
     from kvgate.cli.progress import shown
     from kvgate.cli.settings import parse_settings
-    from kvgate.corpora.corpus import load_corpus
+    from kvgate.corpora.conversations.corpus import load_corpus
 
     refuse_both_or_neither(folder, endpoint)
     prefix = "tokenizer.options."

@@ -49,10 +49,10 @@ def verify_snapshot(
     from kvgate.cli.listing import as_json, json_wanted
     from kvgate.cli.plain import visible
     from kvgate.cli.progress import shown
-    from kvgate.corpora.comparison import compare_snapshots
-    from kvgate.corpora.corpus import load_corpus
-    from kvgate.corpora.drift import drift
-    from kvgate.corpora.snapshot import open_snapshot
+    from kvgate.corpora.conversations.corpus import load_corpus
+    from kvgate.corpora.snapshots.comparison import compare_snapshots
+    from kvgate.corpora.snapshots.drift import drift
+    from kvgate.corpora.snapshots.snapshot import open_snapshot
 
     wanted = json_wanted(output)
     refuse_both_or_neither(folder, endpoint)

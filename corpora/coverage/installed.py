@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 
 from kvgate.corpora.coverage.recording import Recorder, covering
-from kvgate.corpora.sandbox import remembering
+from kvgate.corpora.templates.sandbox import remembering
 
 
 @contextlib.contextmanager

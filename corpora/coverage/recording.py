@@ -15,7 +15,7 @@ from jinja2 import Environment, nodes
 from kvgate.corpora.coverage.covered import Coverage, TemplateCoverage
 from kvgate.corpora.coverage.detection import marks_of
 from kvgate.corpora.coverage.tree import ARMS, SHAPES, Node, Part, walk
-from kvgate.corpora.syntax import grammar
+from kvgate.corpora.templates.syntax import grammar
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 

@@ -11,8 +11,8 @@ from kvgate.corpora.coverage.explanation import Explainer
 from kvgate.corpora.divergence.beginning import common
 from kvgate.corpora.divergence.pieces import Pieces
 from kvgate.corpora.divergence.window import Window
-from kvgate.corpora.snapshot import Rendered
-from kvgate.corpora.structure import PartDifference
+from kvgate.corpora.snapshots.snapshot import Rendered
+from kvgate.corpora.tokenizers.structure import PartDifference
 
 Kind = Literal[
     "template",

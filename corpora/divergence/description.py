@@ -9,7 +9,7 @@ from typing import Literal
 from kvgate.corpora.divergence.beginning import common
 from kvgate.corpora.divergence.cause import Cause, Sides, begins, why
 from kvgate.corpora.divergence.window import Window, window
-from kvgate.corpora.snapshot import Rendered
+from kvgate.corpora.snapshots.snapshot import Rendered
 
 
 @dataclass(frozen=True)

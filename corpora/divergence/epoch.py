@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from kvgate.corpora.divergence.beginning import common
 from kvgate.corpora.divergence.pairing import paired, renderings
 from kvgate.corpora.divergence.tally import Tally, Tallying
-from kvgate.corpora.snapshot import SnapshotFile
+from kvgate.corpora.snapshots.snapshot import SnapshotFile
 from kvgate.rules.progress import Progress, silent
 
 

@@ -12,13 +12,13 @@ from typing import Any, Literal
 from pydantic import ConfigDict
 from pydantic.alias_generators import to_camel
 
-from kvgate.corpora.comparison import CoverageComparison, SnapshotComparison, Unexamined
-from kvgate.corpora.corpus import DIAGNOSTIC, load_corpus
+from kvgate.corpora.conversations.corpus import DIAGNOSTIC, load_corpus
 from kvgate.corpora.divergence.cause import Kind
 from kvgate.corpora.divergence.description import Divergence
 from kvgate.corpora.divergence.holding import Holding
 from kvgate.corpora.divergence.tally import Group, Tally
 from kvgate.corpora.divergence.window import Token
+from kvgate.corpora.snapshots.comparison import CoverageComparison, SnapshotComparison, Unexamined
 from kvgate.rules.packaged import DataModel
 
 _NAMED = 20  # conversations of one kind
@@ -163,7 +163,7 @@ class RendererFigure(_Figures):
 
 
 class TokenFigures(_Figures):
-    """Two snapshots compared; see :class:`kvgate.corpora.comparison.SnapshotComparison`."""
+    """Two snapshots compared; see :class:`kvgate.corpora.snapshots.comparison.SnapshotComparison`."""
 
     corpus: str
     conversations: int

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from kvgate.corpora.snapshot import Rendered, SnapshotEntry, SnapshotFile
+from kvgate.corpora.snapshots.snapshot import Rendered, SnapshotEntry, SnapshotFile
 from kvgate.rules.errors import InputError
 
 MAX_WAITING = 64 << 20

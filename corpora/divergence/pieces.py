@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Literal
 
-from kvgate.corpora.bytelevel import BYTE_OF
+from kvgate.corpora.tokenizers.bytelevel import BYTE_OF
 
 Style = Literal["byte-level", "metaspace", "wordpiece"]
 

@@ -8,12 +8,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kvgate.corpora.conversation import Conversation
-from kvgate.corpora.corpus import Corpus
+from kvgate.corpora.conversations.conversation import Conversation
+from kvgate.corpora.conversations.corpus import Corpus
 from kvgate.corpora.endpoints.client import Answer, Client
 from kvgate.corpora.endpoints.server import Server, identify
-from kvgate.corpora.options import render_options
-from kvgate.corpora.snapshot import Rendered, SnapshotEntry, SnapshotFile, SnapshotHeader, SnapshotWriter, redacted
+from kvgate.corpora.rendering.options import render_options
+from kvgate.corpora.snapshots.snapshot import (
+    Rendered,
+    SnapshotEntry,
+    SnapshotFile,
+    SnapshotHeader,
+    SnapshotWriter,
+    redacted,
+)
 from kvgate.rules.errors import InputError, UsageError
 from kvgate.rules.progress import Progress, silent
 
@@ -43,7 +50,7 @@ def snapshot_endpoint(
         client: of the server.
         corpus: what to ask.
         path: where the snapshot goes.
-        options: see :func:`kvgate.corpora.options.render_options`. A server parses tool arguments as it does.
+        options: see :func:`kvgate.corpora.rendering.options.render_options`. A server parses tool arguments as it does.
         redact: leave out prompt text.
         progress: called once for each conversation.
 

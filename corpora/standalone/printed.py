@@ -9,8 +9,8 @@ from importlib import resources
 
 CARRIED = (
     "kvgate.rules.errors",
-    "kvgate.corpora.syntax",
-    "kvgate.corpora.effective",
+    "kvgate.corpora.templates.syntax",
+    "kvgate.corpora.tokenizers.effective",
     "kvgate.corpora.coverage.tree",
     "kvgate.corpora.coverage.wording",
     "kvgate.corpora.coverage.covered",
@@ -32,7 +32,7 @@ def snapshot_script() -> str:
     The corpus is packed, because an editor or a terminal that the file passes through may change what a corpus is
     full of: control characters, marks of direction, kinds of white space. The modules stand there to be read.
     """
-    corpus = (resources.files("kvgate.corpora") / "conversations" / "diagnostic.jsonl").read_bytes()
+    corpus = (resources.files("kvgate.corpora.conversations") / "diagnostic.jsonl").read_bytes()
     packed = base64.b64encode(zlib.compress(corpus, 9)).decode("ascii")
     lines = "".join(f'    "{line}"\n' for line in textwrap.wrap(packed, _WIDTH))
     modules = "".join(f"CARRIED[{name!r}] = r'''\\\n{_source(name)}'''\n\n" for name in CARRIED)

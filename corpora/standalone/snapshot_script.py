@@ -376,7 +376,7 @@ def effective(tokenizer: Any) -> str | None:
     if not hasattr(transformers, "TokenizersBackend"):  # its name before transformers 5
         transformers.TokenizersBackend = transformers.PreTrainedTokenizerFast
     try:
-        from kvgate.corpora.effective import canonical, written_out
+        from kvgate.corpora.tokenizers.effective import canonical, written_out
 
         parts = written_out(tokenizer)
         return None if isinstance(parts, str) else fingerprint(canonical(parts))

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
-from kvgate.corpora.merges import Merge, MergeChange
+from kvgate.corpora.tokenizers.merges import Merge, MergeChange
 
 _ALL = 60_000  # strings in all, for two tokenizers that have little in common
 _EACH = 2_000  # of one changed merge

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kvgate.corpora.effective import canonical
-from kvgate.corpora.merges import MergeChange, change
-from kvgate.corpora.structure import entries
 from kvgate.corpora.sweeps.added import round_tokens
 from kvgate.corpora.sweeps.borders import contractions, meetings, runs
 from kvgate.corpora.sweeps.characters import assigned, in_context, other_forms
 from kvgate.corpora.sweeps.competing import Competitions
 from kvgate.corpora.sweeps.spelling import Spelling
+from kvgate.corpora.tokenizers.effective import canonical
+from kvgate.corpora.tokenizers.merges import MergeChange, change
+from kvgate.corpora.tokenizers.structure import entries
 
 _BEGINNINGS = ("", " ", "  ", "a", " a", "A", "\n", "\na", "1", ".", "中", "\u0301", "a b", " a b ")
 
@@ -50,7 +50,7 @@ def plan(sides: Sequence[Mapping[str, Any]], characters: Sequence[str] | None = 
     """Make the strings for one or two tokenizers.
 
     Args:
-        sides: the parts of those that can be written out; see :func:`kvgate.corpora.effective.written_out`.
+        sides: the parts of those that can be written out; see :func:`kvgate.corpora.tokenizers.effective.written_out`.
         characters: the single characters to try; by default every assigned one.
 
     """

@@ -7,20 +7,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvgate.corpora.backend import Folder, build, versions
-from kvgate.corpora.effective import Parts, canonical, written_out
+from kvgate.corpora.child.limits import Limits
 from kvgate.corpora.fingerprint import fingerprint
-from kvgate.corpora.limits import Limits
-from kvgate.corpora.structure import entries, structural_difference
 from kvgate.corpora.sweeps.characters import UNICODE
 from kvgate.corpora.sweeps.encoder import Encoder, Ids
 from kvgate.corpora.sweeps.groups import Group, Plan, plan
 from kvgate.corpora.sweeps.result import GroupResult, OtherMeaning, SweepResult, SweptDivergence, data_of
 from kvgate.corpora.sweeps.spelling import Spelling
+from kvgate.corpora.tokenizers.backend import Folder, build, versions
+from kvgate.corpora.tokenizers.effective import Parts, canonical, written_out
+from kvgate.corpora.tokenizers.structure import entries, structural_difference
 from kvgate.rules.errors import InputError
 
 if TYPE_CHECKING:
-    from kvgate.corpora.worker import Allowance, Channel
+    from kvgate.corpora.child.worker import Allowance, Channel
 
 _BATCH = 4096  # strings
 _KEPT = 10  # divergent strings of each group, and ids that stand for other bytes; all are counted

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kvgate.corpora.structure import PartDifference
+from kvgate.corpora.tokenizers.structure import PartDifference
 
 _SHOWN = 20  # divergent strings in reports
 

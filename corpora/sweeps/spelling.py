@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from kvgate.corpora.bytelevel import BYTE_OF
-from kvgate.corpora.structure import entries
+from kvgate.corpora.tokenizers.bytelevel import BYTE_OF
+from kvgate.corpora.tokenizers.structure import entries
 
 _FALLBACK = re.compile(r"<0x([0-9A-F]{2})>")
 _LEADS = 4  # openings that a string is tried behind when it only stands within a word
@@ -34,7 +34,7 @@ class Spelling:
     """How one tokenizer writes text as vocabulary strings.
 
     Args:
-        parts: as :func:`kvgate.corpora.effective.written_out` gives them.
+        parts: as :func:`kvgate.corpora.tokenizers.effective.written_out` gives them.
 
     """
 

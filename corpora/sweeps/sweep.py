@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from kvgate.corpora.bounded import run_bounded
-from kvgate.corpora.limits import Limits
+from kvgate.corpora.child.bounded import run_bounded
+from kvgate.corpora.child.limits import Limits
 from kvgate.corpora.sweeps.result import SweepResult, result_of
 from kvgate.rules.errors import InputError
 from kvgate.rules.progress import Progress, silent

@@ -142,7 +142,7 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Capture]:
     Templates, tokenizers and config classes are examined by child processes: once for each different input.
     """
     from kvgate.corpora.examine import examine as real_examine
-    from kvgate.corpora.snapshot import open_snapshot
+    from kvgate.corpora.snapshots.snapshot import open_snapshot
     from kvgate.deployments import capture as module
     from kvgate.deployments.config import effective_config as real_config
     from kvgate.deployments.launch import parse_vllm

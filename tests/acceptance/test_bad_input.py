@@ -47,7 +47,7 @@ def refused(kvgate: Kvgate, tmp_path: Path) -> Callable[..., None]:
     def call(says: str, *arguments: str | Path) -> None:
         before = sorted(tmp_path.rglob("*"))
         began = time.monotonic()
-        # A capture's children have their own limit (kvgate.corpora.limits).
+        # A capture's children have their own limit (kvgate.corpora.child.limits).
         _refused(kvgate(*arguments, memory=MEMORY if arguments[0] == "check" else None), began, says)
         assert sorted(tmp_path.rglob("*")) == before
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kvgate.corpora.snapshot import SnapshotFile, open_snapshot
+from kvgate.corpora.snapshots.snapshot import SnapshotFile, open_snapshot
 from kvgate.corpora.standalone.printed import snapshot_script
 from tests.corpora.engine_server import Engine, serving, vllm
 from tests.renderers.install import renderer

@@ -10,9 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kvgate.corpora.comparison import SnapshotComparison, compare_snapshots
-from kvgate.corpora.corpus import load_corpus
-from kvgate.corpora.snapshot import Rendered, SnapshotEntry, SnapshotFile, SnapshotHeader, SnapshotWriter
+from kvgate.corpora.conversations.corpus import load_corpus
+from kvgate.corpora.snapshots.comparison import SnapshotComparison, compare_snapshots
+from kvgate.corpora.snapshots.snapshot import Rendered, SnapshotEntry, SnapshotFile, SnapshotHeader, SnapshotWriter
 
 Side = tuple[list[SnapshotEntry], Mapping[int, str]]
 

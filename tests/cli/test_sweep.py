@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from kvgate.corpora.structure import PartDifference
 from kvgate.corpora.sweeps import sweep
 from kvgate.corpora.sweeps.result import GroupResult, OtherMeaning, SweepResult, SweptDivergence
+from kvgate.corpora.tokenizers.structure import PartDifference
 
 from .conftest import Run
 

@@ -14,8 +14,8 @@ from syrupy.assertion import SnapshotAssertion
 from kvgate.cli.formats.page import Page
 from kvgate.cli.formats.tokens import read_tokens, show_tokens, tokens_markdown
 from kvgate.cli.plain import harmless, marked
-from kvgate.corpora.comparison import SnapshotComparison, compare_snapshots
 from kvgate.corpora.divergence.figures import TokenFigures, evidence_figures, figures_of
+from kvgate.corpora.snapshots.comparison import SnapshotComparison, compare_snapshots
 from tests.cli.conftest import MakeManifest, Run
 from tests.cli.divergent import NAMES, compared, entry, ok, snapshots, write
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from kvgate.corpora.conversation import Conversation
-from kvgate.corpora.corpus import Corpus, load_corpus
+from kvgate.corpora.conversations.conversation import Conversation
+from kvgate.corpora.conversations.corpus import Corpus, load_corpus
 from kvgate.corpora.examine import take_snapshot
-from kvgate.corpora.snapshot import SnapshotEntry, SnapshotFile, SnapshotHeader, SnapshotWriter
-from kvgate.corpora.template import Templates, describe_templates
+from kvgate.corpora.snapshots.snapshot import SnapshotEntry, SnapshotFile, SnapshotHeader, SnapshotWriter
+from kvgate.corpora.templates.template import Templates, describe_templates
 
 CHATML = """\
 {%- for message in messages %}

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from kvgate.corpora.backend import Folder, build, describe
-from kvgate.corpora.corpus import Corpus
+from kvgate.corpora.conversations.corpus import Corpus
+from kvgate.corpora.tokenizers.backend import Folder, build, describe
 from kvgate.rules.errors import InputError
 
 from .conftest import MakeFolder, texts_of

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from kvgate.corpora.bounded import run_bounded
-from kvgate.corpora.conversation import Conversation
+from kvgate.corpora.child.bounded import run_bounded
+from kvgate.corpora.child.limits import Limits
+from kvgate.corpora.conversations.conversation import Conversation
 from kvgate.corpora.examine import describe_tokenizer
-from kvgate.corpora.limits import Limits
 from kvgate.rules.errors import InputError
 
 from .conftest import MakeFolder, Take, corpus_of

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvgate.corpora.comparison import Redefined, SharedBlocks, compare_snapshots
 from kvgate.corpora.divergence import pairing
 from kvgate.corpora.divergence.holding import Holding, SideHolding
 from kvgate.corpora.divergence.tally import Tally
-from kvgate.corpora.snapshot import Rendered, SnapshotEntry, SnapshotFile
+from kvgate.corpora.snapshots.comparison import Redefined, SharedBlocks, compare_snapshots
+from kvgate.corpora.snapshots.snapshot import Rendered, SnapshotEntry, SnapshotFile
 from kvgate.rules.errors import InputError
 
 from .conftest import HEADER, saved

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from kvgate.corpora.comparison import SnapshotComparison, compare_snapshots
-from kvgate.corpora.conversation import Conversation
-from kvgate.corpora.corpus import Corpus
-from kvgate.corpora.snapshot import SnapshotFile
+from kvgate.corpora.conversations.conversation import Conversation
+from kvgate.corpora.conversations.corpus import Corpus
+from kvgate.corpora.snapshots.comparison import SnapshotComparison, compare_snapshots
+from kvgate.corpora.snapshots.snapshot import SnapshotFile
 
 from .conftest import CHATML, MakeFolder, Take, corpus_of
 

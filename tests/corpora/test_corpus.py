@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kvgate.corpora.corpus import Corpus, load_corpus
+from kvgate.corpora.conversations.corpus import Corpus, load_corpus
 from kvgate.rules.errors import InputError
 
 _TAGS = {
@@ -32,7 +32,7 @@ def test_no_two_diagnostic_conversations_are_the_same_input(diagnostic: Corpus) 
 
 
 def test_the_id_is_the_digest_of_the_file(diagnostic: Corpus) -> None:
-    content = (resources.files("kvgate.corpora") / "conversations" / "diagnostic.jsonl").read_bytes()
+    content = (resources.files("kvgate.corpora.conversations") / "diagnostic.jsonl").read_bytes()
     digest = hashlib.sha256(content).hexdigest()
     assert diagnostic.digest == f"sha256:{digest}"
     assert diagnostic.id == f"diagnostic@{digest[:12]}"
@@ -45,7 +45,7 @@ def test_normal_forms_survive_the_file(diagnostic: Corpus) -> None:
 
 
 def test_what_humans_cannot_see_is_escaped_in_the_file() -> None:
-    text = (resources.files("kvgate.corpora") / "conversations" / "diagnostic.jsonl").read_text("utf-8")
+    text = (resources.files("kvgate.corpora.conversations") / "diagnostic.jsonl").read_text("utf-8")
     hidden = {c for c in text if unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp")} - {"\n"}
     assert not hidden
 

@@ -14,8 +14,8 @@ from kvgate.corpora.divergence.cause import Sides
 from kvgate.corpora.divergence.description import Divergence, describe
 from kvgate.corpora.divergence.pieces import NO_TEXT, Pieces
 from kvgate.corpora.divergence.window import AFTER, BEFORE, window
-from kvgate.corpora.snapshot import Rendered, text_digest
-from kvgate.corpora.structure import PartDifference
+from kvgate.corpora.snapshots.snapshot import Rendered, text_digest
+from kvgate.corpora.tokenizers.structure import PartDifference
 
 _PIECES = {
     0: "<s>",

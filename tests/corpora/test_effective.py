@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from kvgate.corpora.effective import INERT, canonical, written_out
-from kvgate.corpora.inert import inert_classes
-from kvgate.corpora.structure import structural_difference
 from kvgate.corpora.sweeps.encoder import Encoder
 from kvgate.corpora.sweeps.groups import plan
+from kvgate.corpora.tokenizers.effective import INERT, canonical, written_out
+from kvgate.corpora.tokenizers.inert import inert_classes
+from kvgate.corpora.tokenizers.structure import structural_difference
 
 from .trained import KINDS, Backend, byte_level, edited, loaded
 

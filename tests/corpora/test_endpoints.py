@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from kvgate.corpora.corpus import Corpus, load_corpus
+from kvgate.corpora.conversations.corpus import Corpus, load_corpus
 from kvgate.corpora.endpoints.asking import NOT_ASKED, snapshot_endpoint
 from kvgate.corpora.endpoints.client import Client
-from kvgate.corpora.snapshot import SnapshotEntry, SnapshotFile
+from kvgate.corpora.snapshots.snapshot import SnapshotEntry, SnapshotFile
 from kvgate.rules.errors import InputError, UsageError
 
 from .engine_server import RECORDED, Answer, Engine, dribbling, recorded, serving, sglang, vllm

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from kvgate.corpora.conversation import Conversation
-from kvgate.corpora.corpus import Corpus
+from kvgate.corpora.conversations.conversation import Conversation
+from kvgate.corpora.conversations.corpus import Corpus
 from kvgate.corpora.examine import describe_tokenizer, examine
-from kvgate.corpora.rendering import CLOCKS
-from kvgate.corpora.snapshot import SnapshotEntry, SnapshotFile
+from kvgate.corpora.rendering.renderer import CLOCKS
+from kvgate.corpora.snapshots.snapshot import SnapshotEntry, SnapshotFile
 from kvgate.rules.errors import InputError
 
 from .conftest import CHATML, MakeFolder, Take, corpus_of

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from kvgate.corpora.conversation import Conversation
-from kvgate.corpora.limits import Limits
+from kvgate.corpora.child.limits import Limits
+from kvgate.corpora.conversations.conversation import Conversation
 from kvgate.rules.errors import InputError
 
 from .conftest import MakeFolder, Take, corpus_of
@@ -100,9 +100,9 @@ def test_the_child_dies_with_its_parent_and_holds_no_token(make_folder: MakeFold
     folder = make_folder(template=_FOREVER)
     program = (
         "import pathlib, sys\n"
-        "from kvgate.corpora.corpus import load_corpus\n"
+        "from kvgate.corpora.conversations.corpus import load_corpus\n"
         "from kvgate.corpora.examine import take_snapshot\n"
-        "from kvgate.corpora.limits import Limits\n"
+        "from kvgate.corpora.child.limits import Limits\n"
         "folder, to = map(pathlib.Path, sys.argv[1:])\n"
         "take_snapshot(folder, load_corpus('diagnostic'), to, limits=Limits(render_seconds=60))\n"
     )

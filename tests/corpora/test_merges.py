@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvgate.corpora.merges import change
 from kvgate.corpora.sweeps.competing import Competitions
+from kvgate.corpora.tokenizers.merges import change
 
 from .trained import Backend, edited
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvgate.corpora.effective import canonical, written_out
-from kvgate.corpora.structure import structural_difference
 from kvgate.corpora.sweeps.encoder import Encoder
 from kvgate.corpora.sweeps.groups import plan
 from kvgate.corpora.sweeps.here import other_meanings
+from kvgate.corpora.tokenizers.effective import canonical, written_out
+from kvgate.corpora.tokenizers.structure import structural_difference
 
 from .trained import KINDS, Backend, edited, loaded
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvgate.corpora.options import render_options
+from kvgate.corpora.rendering.options import render_options
 from kvgate.rules.errors import UsageError
 
 

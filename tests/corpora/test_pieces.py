@@ -22,7 +22,7 @@ _WORDS = ["<|im_start|>", "<think>", " ", "\n\n", "hello", "世界", "\U0001f469
 def _tokenizer(kind: str) -> Any:
     from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-    from kvgate.corpora.corpus import load_corpus
+    from kvgate.corpora.conversations.corpus import load_corpus
 
     texts = [text for text in texts_of(load_corpus("diagnostic")) if len(text) < 2000]
     special = ["<s>", "<|im_start|>", "[UNK]"]

@@ -14,17 +14,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvgate.corpora import pipeline as module
-from kvgate.corpora.conversation import Conversation
+from kvgate.corpora.child.feeding import batches
+from kvgate.corpora.child.position import Position, shared
+from kvgate.corpora.conversations.conversation import Conversation
 from kvgate.corpora.coverage.installed import recording
-from kvgate.corpora.effective import leaves_encoding_to_its_backend
-from kvgate.corpora.feeding import batches
-from kvgate.corpora.options import render_options
-from kvgate.corpora.pipeline import Pipeline
-from kvgate.corpora.position import Position, shared
-from kvgate.corpora.rendering import CLOCKS, Renderer
-from kvgate.corpora.snapshot import Rendered, SnapshotEntry, entry_line, entry_of
+from kvgate.corpora.rendering import pipeline as module
+from kvgate.corpora.rendering.options import render_options
+from kvgate.corpora.rendering.pipeline import Pipeline
+from kvgate.corpora.rendering.renderer import CLOCKS, Renderer
+from kvgate.corpora.snapshots.snapshot import Rendered, SnapshotEntry, entry_line, entry_of
 from kvgate.corpora.sweeps.encoder import Encoder
+from kvgate.corpora.tokenizers.effective import leaves_encoding_to_its_backend
 from kvgate.rules.errors import InputError
 
 from .conftest import CHATML, MakeFolder

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from kvgate.corpora.conversation import Conversation
-from kvgate.corpora.requests import parse_request
+from kvgate.corpora.conversations.conversation import Conversation
+from kvgate.corpora.conversations.requests import parse_request
 from kvgate.corpora.standalone import snapshot_script
 from kvgate.rules.document import parse_document
 from kvgate.rules.errors import InputError

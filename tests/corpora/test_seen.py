@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvgate.corpora.seen import Seen
+from kvgate.corpora.conversations.seen import Seen
 
 
 @given(st.lists(st.text(st.characters(codec=None), max_size=4)))

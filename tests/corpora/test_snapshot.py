@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kvgate.corpora.snapshot import (
+from kvgate.corpora.snapshots.snapshot import (
     Rendered,
     SnapshotEntry,
     SnapshotHeader,

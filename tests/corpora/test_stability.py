@@ -14,7 +14,7 @@ import pytest
 from kvgate.corpora.divergence.epoch import Reached, check_epoch
 from kvgate.corpora.divergence.generated import Answer, answers_as_data, answers_from, measure_answers
 from kvgate.corpora.divergence.stability import MOST, Turn, measure_turns, turn_ends, turns_as_data, turns_from
-from kvgate.corpora.snapshot import Rendered, SnapshotEntry, SnapshotFile
+from kvgate.corpora.snapshots.snapshot import Rendered, SnapshotEntry, SnapshotFile
 from kvgate.rules.errors import InputError
 
 from .conftest import saved

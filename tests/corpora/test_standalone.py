@@ -19,9 +19,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvgate.corpora.corpus import Corpus
+from kvgate.corpora.conversations.corpus import Corpus
 from kvgate.corpora.examine import take_snapshot
-from kvgate.corpora.snapshot import SnapshotFile, open_snapshot
+from kvgate.corpora.snapshots.snapshot import SnapshotFile, open_snapshot
 from kvgate.corpora.standalone.printed import CARRIED, snapshot_script
 from tests.house.repository import ROOT
 from tests.renderers.install import Renderer, renderer

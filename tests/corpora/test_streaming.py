@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from kvgate.corpora.conversation import Conversation
-from kvgate.corpora.corpus import Corpus, load_corpus
+from kvgate.corpora.child.feeding import batches
+from kvgate.corpora.child.limits import Limits
+from kvgate.corpora.conversations.conversation import Conversation
+from kvgate.corpora.conversations.corpus import Corpus, load_corpus
 from kvgate.corpora.examine import take_snapshot
-from kvgate.corpora.feeding import batches
-from kvgate.corpora.limits import Limits
 from kvgate.rules.errors import InputError
 
 from .conftest import MakeFolder, Take, corpus_of
@@ -104,7 +104,7 @@ def test_encoding_is_bounded_too(make_folder: MakeFolder, take: Take) -> None:
 def test_output_is_bounded_by_what_went_in(
     make_folder: MakeFolder, take: Take, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kvgate.corpora.bounded._PER_CONVERSATION", 256)
+    monkeypatch.setattr("kvgate.corpora.child.bounded._PER_CONVERSATION", 256)
     template = "{{ 'some text ' * 3000 }}"
     with pytest.raises(InputError, match="gives more output than can be handled"):
         take(make_folder(template=template), corpus_of(*_saying(9)), limits=Limits(output_bytes=1 << 16))

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kvgate.corpora.effective import written_out
-from kvgate.corpora.structure import structural_difference
+from kvgate.corpora.tokenizers.effective import written_out
+from kvgate.corpora.tokenizers.structure import structural_difference
 
 from .trained import KINDS, Backend, byte_level, edited, loaded, unigram, wordpiece
 

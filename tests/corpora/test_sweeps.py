@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from kvgate.corpora.backend import Folder, build
-from kvgate.corpora.effective import written_out
-from kvgate.corpora.limits import Limits
+from kvgate.corpora.child.limits import Limits
 from kvgate.corpora.sweeps import groups
 from kvgate.corpora.sweeps.added import round_tokens
 from kvgate.corpora.sweeps.borders import CLASSES, meetings, runs
@@ -23,6 +21,8 @@ from kvgate.corpora.sweeps.here import Side, other_meanings, sweep
 from kvgate.corpora.sweeps.result import SweepResult, data_of, result_of
 from kvgate.corpora.sweeps.spelling import Meaning, Spelling, readings
 from kvgate.corpora.sweeps.sweep import compare_tokenizers
+from kvgate.corpora.tokenizers.backend import Folder, build
+from kvgate.corpora.tokenizers.effective import written_out
 from kvgate.rules.errors import InputError
 
 from .conftest import MakeFolder

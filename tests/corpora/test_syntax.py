@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvgate.corpora.syntax import parse_template
+from kvgate.corpora.templates.syntax import parse_template
 from kvgate.rules.errors import InputError
 
 from .conftest import CHATML, tree_of

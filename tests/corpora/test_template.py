@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kvgate.corpora.template import Templates, describe_templates, resolve_templates
+from kvgate.corpora.templates.template import Templates, describe_templates, resolve_templates
 from kvgate.rules.errors import InputError
 
 from .conftest import MakeFolder

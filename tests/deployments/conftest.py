@@ -65,7 +65,7 @@ def remembered() -> dict[str, Any]:
 def quick(monkeypatch: pytest.MonkeyPatch, remembered: dict[str, Any]) -> None:
     """Run the two child processes of a capture once for each different input of the whole run."""
     from kvgate.corpora.examine import examine as real_examine
-    from kvgate.corpora.snapshot import open_snapshot
+    from kvgate.corpora.snapshots.snapshot import open_snapshot
     from kvgate.deployments import capture as module
     from kvgate.deployments.config import effective_config as real_config
 

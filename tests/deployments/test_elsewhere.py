@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from kvgate.corpora.examine import describe_tokenizer
-from kvgate.corpora.options import render_options
-from kvgate.corpora.snapshot import SnapshotFile, SnapshotHeader, SnapshotWriter
-from kvgate.corpora.tokenizer import TokenizerFacts
+from kvgate.corpora.rendering.options import render_options
+from kvgate.corpora.snapshots.snapshot import SnapshotFile, SnapshotHeader, SnapshotWriter
+from kvgate.corpora.tokenizers.facts import TokenizerFacts
 from kvgate.deployments.capture import capture
 from kvgate.deployments.config import EffectiveConfig
 from kvgate.deployments.launch import parse_vllm

@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvgate.corpora.snapshot import open_snapshot
+from kvgate.corpora.snapshots.snapshot import open_snapshot
 from kvgate.deployments.capture import Captured, capture
 from kvgate.deployments.write import dump, write
 from kvgate.rules.document import parse_document

@@ -86,7 +86,7 @@ def test_the_wheel_works_where_it_lands(site: Path, tmp_path: Path) -> None:
 def test_the_wheel_finds_its_data(site: Path, tmp_path: Path) -> None:
     script = """
 import json, kvgate
-from kvgate.corpora.corpus import load_corpus
+from kvgate.corpora.conversations.corpus import load_corpus
 from kvgate.rules.pack import shipped_pack
 from kvgate.rules.profile import shipped_profiles
 print(json.dumps({

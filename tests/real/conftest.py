@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from kvgate.corpora.conversation import Conversation
-from kvgate.corpora.corpus import load_corpus
+from kvgate.corpora.conversations.conversation import Conversation
+from kvgate.corpora.conversations.corpus import load_corpus
 from tests.real.models import Releases
 from tests.real.rendering import load
 

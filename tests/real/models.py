@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from kvgate.corpora.snapshot import SnapshotFile, open_snapshot
+from kvgate.corpora.snapshots.snapshot import SnapshotFile, open_snapshot
 from kvgate.deployments.capture import capture
 from kvgate.deployments.launch import parse_vllm
 from kvgate.deployments.write import MANIFEST, write

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from kvgate.corpora import pipeline
-from kvgate.corpora.conversation import Conversation
+from kvgate.corpora.child.position import Position, shared
+from kvgate.corpora.conversations.conversation import Conversation
 from kvgate.corpora.coverage.covered import Coverage
 from kvgate.corpora.coverage.installed import recording
-from kvgate.corpora.options import render_options
-from kvgate.corpora.position import Position, shared
-from kvgate.corpora.rendering import CLOCKS, Renderer
+from kvgate.corpora.rendering import pipeline
+from kvgate.corpora.rendering.options import render_options
+from kvgate.corpora.rendering.renderer import CLOCKS, Renderer
 from kvgate.corpora.sweeps.encoder import Encoder
 
 OPTIONS, _ = render_options({})

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from kvgate.corpora import pipeline
-from kvgate.corpora.conversation import Conversation
-from kvgate.corpora.rendering import CLOCKS
+from kvgate.corpora.conversations.conversation import Conversation
+from kvgate.corpora.rendering import pipeline
+from kvgate.corpora.rendering.renderer import CLOCKS
 from tests.real.models import MODELS, Releases, templates
 from tests.real.rendering import directly, load, quickly
 

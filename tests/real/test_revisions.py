@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import kvgate
-from kvgate.corpora.comparison import SnapshotComparison, compare_snapshots
-from kvgate.corpora.corpus import load_corpus
+from kvgate.corpora.conversations.corpus import load_corpus
 from kvgate.corpora.divergence.description import Divergence
+from kvgate.corpora.snapshots.comparison import SnapshotComparison, compare_snapshots
 from tests.real import revisions
 from tests.real.models import Edit, Releases
 

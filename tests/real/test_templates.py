@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from kvgate.corpora import pipeline
-from kvgate.corpora.conversation import Conversation
+from kvgate.corpora.conversations.conversation import Conversation
 from kvgate.corpora.coverage.changes import UncoveredArm, uncovered_changes
-from kvgate.corpora.template import Templates, describe_templates
+from kvgate.corpora.rendering import pipeline
+from kvgate.corpora.templates.template import Templates, describe_templates
 from kvgate.rules.errors import InputError
 from tests.real.models import templates
 from tests.real.rendering import quickly

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import kvgate
-from kvgate.corpora.comparison import compare_snapshots
-from kvgate.corpora.corpus import load_corpus
+from kvgate.corpora.conversations.corpus import load_corpus
+from kvgate.corpora.snapshots.comparison import compare_snapshots
 from tests.real.models import MODELS, Releases
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers.utils import chat_template_utils
 
-from kvgate.corpora.conversation import Conversation
+from kvgate.corpora.conversations.conversation import Conversation
 from kvgate.corpora.coverage.covered import Coverage
 from kvgate.corpora.coverage.installed import recording
 from kvgate.corpora.coverage.recording import Recorder

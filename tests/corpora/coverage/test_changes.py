@@ -9,8 +9,8 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from jinja2 import TemplateSyntaxError
 
-from kvgate.corpora.conversation import Conversation
-from kvgate.corpora.corpus import Corpus, load_corpus
+from kvgate.corpora.conversations.conversation import Conversation
+from kvgate.corpora.conversations.corpus import Corpus, load_corpus
 from kvgate.corpora.coverage.changes import uncovered_changes
 from kvgate.corpora.coverage.covered import Coverage
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvgate.corpora.conversation import Conversation
+from kvgate.corpora.conversations.conversation import Conversation
 from kvgate.corpora.coverage.covered import Coverage
 from kvgate.corpora.coverage.explanation import Explainer, TemplateCause
 from kvgate.corpora.divergence.beginning import common

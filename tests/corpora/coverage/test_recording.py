@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kvgate.corpora.corpus import Corpus
+from kvgate.corpora.conversations.corpus import Corpus
 from kvgate.corpora.coverage.covered import Coverage, coverage_from
 from kvgate.corpora.coverage.installed import recording
 from kvgate.rules.errors import InputError

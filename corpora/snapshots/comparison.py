@@ -18,8 +18,8 @@ from kvgate.corpora.divergence.pairing import paired, renderings
 from kvgate.corpora.divergence.pieces import Pieces
 from kvgate.corpora.divergence.stability import turns_from
 from kvgate.corpora.divergence.tally import Group, Grouping, Tally, Tallying
-from kvgate.corpora.snapshot import Rendered, SnapshotEntry, SnapshotFile, SnapshotHeader
-from kvgate.corpora.structure import PartDifference
+from kvgate.corpora.snapshots.snapshot import Rendered, SnapshotEntry, SnapshotFile, SnapshotHeader
+from kvgate.corpora.tokenizers.structure import PartDifference
 from kvgate.rules.progress import Progress, silent
 
 

@@ -1,4 +1,4 @@
-"""The child process of :mod:`kvgate.corpora.bounded`: limits itself first, then does one job."""
+"""The child process of :mod:`kvgate.corpora.child.bounded`: limits itself first, then does one job."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import traceback
 from collections.abc import Iterator
 from typing import IO, Any
 
-from kvgate.corpora.limits import Limits
-from kvgate.corpora.position import Position
+from kvgate.corpora.child.limits import Limits
+from kvgate.corpora.child.position import Position
 from kvgate.rules.errors import InputError
 
 
@@ -116,7 +116,7 @@ def _run(request: dict[str, Any], channel: Channel) -> None:
         # torch is installed on serving machines, and loading it would double the start-up time for nothing:
         # no tokenizer needs it. transformers then takes it for absent.
         sys.modules["torch"] = None  # type: ignore[assignment]
-        from kvgate.corpora.examination import examine_here
+        from kvgate.corpora.rendering.examination import examine_here
         from kvgate.corpora.sweeps.here import sweep_here
 
         jobs = {"examine": examine_here, "sweep": sweep_here}
@@ -133,7 +133,7 @@ def main() -> None:
     """Do what is asked for on standard input, and write messages to what was standard output.
 
     Two descriptors come as arguments: one that closes when the other process is gone, and the file of
-    :mod:`kvgate.corpora.position`.
+    :mod:`kvgate.corpora.child.position`.
     """
     lifeline, position = (int(number) for number in sys.argv[1:])
     threading.Thread(target=_die_with_parent, args=(lifeline,), daemon=True).start()

@@ -20,7 +20,7 @@ class Renderer:
     Args:
         tokenizer: as transformers built it.
         override: a template that replaces the tokenizer's.
-        options: as :func:`kvgate.corpora.options.render_options` returns them.
+        options: as :func:`kvgate.corpora.rendering.options.render_options` returns them.
         where: the template's file, for errors.
         text_bytes: characters that one conversation may render to.
         random: whether the template draws random text: it draws the same each time then.

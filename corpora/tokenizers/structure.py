@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kvgate.corpora.effective import canonical
-from kvgate.corpora.inert import inert_classes
-from kvgate.corpora.merges import change
+from kvgate.corpora.tokenizers.effective import canonical
+from kvgate.corpora.tokenizers.inert import inert_classes
+from kvgate.corpora.tokenizers.merges import change
 
 _SHOWN = 5  # examples of each difference; all are counted
 _LONGEST = 200  # characters of an example
@@ -42,7 +42,7 @@ def structural_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> tup
     """Say in which parts two tokenizers differ.
 
     Args:
-        old: the parts as :func:`kvgate.corpora.effective.written_out` gives them.
+        old: the parts as :func:`kvgate.corpora.tokenizers.effective.written_out` gives them.
         new: likewise.
 
     Returns:

@@ -8,7 +8,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from kvgate.corpora.conversation import Conversation
+from kvgate.corpora.conversations.conversation import Conversation
 from kvgate.rules.document import parse_document, parse_json
 from kvgate.rules.errors import InputError
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, get_args
 
+from kvgate.corpora.conversations.seen import Seen
 from kvgate.corpora.files import Beside, open_regular, reason
-from kvgate.corpora.seen import Seen
 from kvgate.rules.document import parse_json
 from kvgate.rules.errors import InputError
 

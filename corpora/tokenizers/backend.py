@@ -11,10 +11,10 @@ from typing import Any
 
 from blake3 import blake3
 
-from kvgate.corpora.effective import canonical, written_out
 from kvgate.corpora.files import listing, open_regular, read_text
 from kvgate.corpora.fingerprint import fingerprint
-from kvgate.corpora.template import CONFIG
+from kvgate.corpora.templates.template import CONFIG
+from kvgate.corpora.tokenizers.effective import canonical, written_out
 from kvgate.rules.document import parse_json
 from kvgate.rules.errors import InputError
 
@@ -102,8 +102,8 @@ def needs_code(config: Mapping[str, Any]) -> bool:
 def describe(tokenizer: Any) -> dict[str, Any]:
     """Return ``effective``, ``vocabulary`` and ``special_tokens`` of a tokenizer, and why one is missing.
 
-    ``effective`` is of the parts that :mod:`kvgate.corpora.effective` keeps: everything that only names, pads
-    or stops is left out (incident I14).
+    ``effective`` is of the parts that :mod:`kvgate.corpora.tokenizers.effective` keeps: everything that only names,
+    pads or stops is left out (incident I14).
     """
     parts = written_out(tokenizer)
     return {

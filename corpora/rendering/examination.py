@@ -8,17 +8,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvgate.corpora.backend import Folder, build, describe, needs_code, versions
+from kvgate.corpora.child.limits import Limits
 from kvgate.corpora.coverage.installed import recording
-from kvgate.corpora.effective import leaves_encoding_to_its_backend
-from kvgate.corpora.limits import Limits
-from kvgate.corpora.pipeline import Pipeline
-from kvgate.corpora.rendering import CLOCKS, Renderer
+from kvgate.corpora.rendering.pipeline import Pipeline
+from kvgate.corpora.rendering.renderer import CLOCKS, Renderer
 from kvgate.corpora.sweeps.encoder import Encoder
-from kvgate.corpora.template import Templates, describe_templates, resolve_templates
+from kvgate.corpora.templates.template import Templates, describe_templates, resolve_templates
+from kvgate.corpora.tokenizers.backend import Folder, build, describe, needs_code, versions
+from kvgate.corpora.tokenizers.effective import leaves_encoding_to_its_backend
 
 if TYPE_CHECKING:
-    from kvgate.corpora.worker import Allowance, Channel
+    from kvgate.corpora.child.worker import Allowance, Channel
 
 _PROCESSOR_TEMPLATE = "chat_template.json"
 

@@ -10,10 +10,10 @@ from importlib import resources
 from pathlib import Path
 from typing import BinaryIO
 
-from kvgate.corpora.conversation import Conversation
+from kvgate.corpora.conversations.conversation import Conversation
+from kvgate.corpora.conversations.requests import parse_request
+from kvgate.corpora.conversations.seen import Seen
 from kvgate.corpora.files import open_regular, reason
-from kvgate.corpora.requests import parse_request
-from kvgate.corpora.seen import Seen
 from kvgate.rules.errors import InputError
 from kvgate.rules.progress import Progress, silent
 
@@ -71,7 +71,7 @@ def load_corpus(source: str | Path, progress: Progress = silent) -> Corpus:
 
     """
     if source == DIAGNOSTIC:
-        packaged = resources.files("kvgate.corpora") / "conversations" / "diagnostic.jsonl"
+        packaged = resources.files("kvgate.corpora.conversations") / "diagnostic.jsonl"
         return _load(DIAGNOSTIC, lambda: io.BytesIO(packaged.read_bytes()), "diagnostic.jsonl", progress)
     path = Path(source)
     return _load(path.stem, lambda: open_regular(path), str(path), progress)

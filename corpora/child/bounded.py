@@ -19,8 +19,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from kvgate.corpora.limits import Limits
-from kvgate.corpora.position import Position, shared
+from kvgate.corpora.child.limits import Limits
+from kvgate.corpora.child.position import Position, shared
 from kvgate.rules.errors import InputError
 
 _STDERR_KEPT = 4096
@@ -77,7 +77,7 @@ def run_bounded(
     feed: Iterable[Batch] = (),
     on_lines: Callable[[bytes, int], None] | None = None,
 ) -> Any:
-    """Run ``job`` of :mod:`kvgate.corpora.worker` in a child process and return its answer.
+    """Run ``job`` of :mod:`kvgate.corpora.child.worker` in a child process and return its answer.
 
     The child gets its own session and dies with this process, on Ctrl-C, and at every limit.
 
@@ -114,7 +114,7 @@ def _start(lifeline: int, cell: int) -> subprocess.Popen[bytes]:
     environment = {name: value for name, value in os.environ.items() if name not in _WITHHELD}
     threads = min(_THREADS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     return subprocess.Popen(  # noqa: S603 - this interpreter, and numbers
-        [sys.executable, "-m", "kvgate.corpora.worker", str(lifeline), str(cell)],
+        [sys.executable, "-m", "kvgate.corpora.child.worker", str(lifeline), str(cell)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from kvgate.corpora.comparison import SnapshotComparison
+from kvgate.corpora.snapshots.comparison import SnapshotComparison
 
 State = Literal["reproduced", "drifted", "another-renderer", "another-question", "incomplete"]
 

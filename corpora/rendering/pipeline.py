@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any, Protocol
 
+from kvgate.corpora.child.position import Position
 from kvgate.corpora.coverage.recording import Recorder
 from kvgate.corpora.divergence.generated import answers_as_data, measure_answers
 from kvgate.corpora.divergence.stability import measure_turns, turns_as_data
-from kvgate.corpora.position import Position
-from kvgate.corpora.rendering import Clock, Renderer
-from kvgate.corpora.snapshot import Rendered, SnapshotEntry, entry_line, redacted
+from kvgate.corpora.rendering.renderer import Clock, Renderer
+from kvgate.corpora.snapshots.snapshot import Rendered, SnapshotEntry, entry_line, redacted
 from kvgate.corpora.sweeps.encoder import Encoder, Ids
 from kvgate.rules.errors import InputError
 

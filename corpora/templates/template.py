@@ -13,7 +13,7 @@ from kvgate.corpora.fingerprint import fingerprint
 from kvgate.rules.errors import InputError
 
 if TYPE_CHECKING:
-    from kvgate.corpora.syntax import Period
+    from kvgate.corpora.templates.syntax import Period
 
 FILE = "chat_template.jinja"
 FOLDER = "additional_chat_templates"
@@ -122,7 +122,7 @@ def describe_templates(templates: Templates) -> TemplateFacts:
         InputError: one of them is no template, or asks for Python's internals.
 
     """
-    from kvgate.corpora.syntax import PERIODS, parse_template
+    from kvgate.corpora.templates.syntax import PERIODS, parse_template
 
     parsed = {name: parse_template(text, templates.where[name]) for name, text in templates.texts.items()}
     return TemplateFacts(

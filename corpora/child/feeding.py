@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 
-from kvgate.corpora.bounded import Batch
-from kvgate.corpora.conversation import Conversation
+from kvgate.corpora.child.bounded import Batch
+from kvgate.corpora.conversations.conversation import Conversation
 from kvgate.rules.errors import InputError
 
 MULTI_TURN = "multi-turn"
@@ -17,7 +17,7 @@ _BYTES = 1 << 20
 
 
 def batches(conversations: Iterable[Conversation]) -> Iterator[Batch]:
-    """Yield conversations as :class:`kvgate.corpora.pipeline.Pipeline` takes them.
+    """Yield conversations as :class:`kvgate.corpora.rendering.pipeline.Pipeline` takes them.
 
     Raises:
         InputError: one is nested too deeply to be written down.

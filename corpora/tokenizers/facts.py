@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kvgate.corpora.template import TemplateFacts
+from kvgate.corpora.templates.template import TemplateFacts
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""The bounded child process in which templates and tokenizer files are touched."""

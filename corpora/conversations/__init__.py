@@ -1,0 +1,1 @@
+"""What is rendered: the diagnostic conversations, and a user's own requests."""

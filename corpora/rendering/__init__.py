@@ -1,0 +1,1 @@
+"""Conversations become text and token ids, with transformers' own code."""

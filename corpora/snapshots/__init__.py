@@ -1,0 +1,1 @@
+"""What a renderer made of a corpus, saved, compared, and checked again."""

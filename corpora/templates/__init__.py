@@ -1,0 +1,1 @@
+"""Which chat template is in force, and what it is apart from its layout."""
