@@ -12,6 +12,7 @@ from kvgate.rules.packaged import DataModel, packaged_bytes, parse_data
 
 Comparison = Literal[
     "weights",
+    "served",
     "config",
     "tokenizer",
     "renderer",

@@ -23,6 +23,7 @@ from kvgate.rules.compare.plain import (
     compare_scales,
 )
 from kvgate.rules.compare.requests import compare_features, compare_tenancy
+from kvgate.rules.compare.served import compare_served
 from kvgate.rules.compare.sides import Sides
 from kvgate.rules.compare.tokens import compare_renderer, compare_template, compare_tokenizer
 from kvgate.rules.compare.weights import compare_weights
@@ -30,6 +31,7 @@ from kvgate.rules.errors import InputError
 
 _COMPARISONS: Mapping[Comparison, Callable[[Dimension, Sides], list[Change]]] = {
     "weights": compare_weights,
+    "served": compare_served,
     "config": compare_config,
     "tokenizer": compare_tokenizer,
     "renderer": compare_renderer,
@@ -61,6 +63,7 @@ _SILENT_BY_DESIGN = frozenset(
         "connector",
         "build",
         "weights",
+        "served",
         "template",
         "max_model_len",
         "adapters",

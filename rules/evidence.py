@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field, JsonValue
 
 from kvgate.rules.canonical import digest
 from kvgate.rules.catalogue import dimensions
+from kvgate.rules.compare.served import PATH as SERVED
 from kvgate.rules.identity import identity
 from kvgate.rules.manifest import Manifest
 from kvgate.rules.packaged import DataModel
@@ -157,9 +158,16 @@ def _unlabelled(value: Any, path: str) -> Any:
     return {name: item for name, item in value.items() if f"{path}.{name}" not in labels}
 
 
+# An engine that was not asked may hold anything: that it was not contradicts nothing.
+_NOTHING = digest(None)
+
+
 def _contradicts(subject: Subject, manifest: Manifest) -> bool:
     known = _identity_digests(manifest)
-    return any(path in known and known[path] != value for path, value in subject.identity.items())
+    return any(
+        path in known and known[path] != value and not (path == SERVED and _NOTHING in (known[path], value))
+        for path, value in subject.identity.items()
+    )
 
 
 def refutations(evidence: Sequence[Evidence], old: Manifest | None, new: Manifest) -> list[Evidence]:

@@ -13,6 +13,8 @@ from kvgate.rules.catalogue import Dimension, dimensions
 from kvgate.rules.change import measured
 from kvgate.rules.compare.maps import counting_args, counting_config
 from kvgate.rules.compare.plain import rope_reads_length
+from kvgate.rules.compare.served import PATH as SERVED
+from kvgate.rules.compare.served import holds_checkpoint
 from kvgate.rules.manifest import Manifest
 from kvgate.rules.values import UNKNOWN, Known
 
@@ -72,6 +74,8 @@ def _irrelevant(dimension: Dimension, manifest: Manifest) -> bool:
 def _reduced(path: str, value: Any, manifest: Manifest) -> Any:
     if path == "model.config" and isinstance(value, Mapping):
         return counting_config(value)
+    if path == SERVED:
+        return _served(value, manifest)
     if path == "engine.args":
         engine = manifest.value("engine.name")
         return UNKNOWN if engine is None else counting_args(value or {}, engine)
@@ -94,6 +98,16 @@ def _reduced(path: str, value: Any, manifest: Manifest) -> Any:
     if path in _STANDS_IN and value is None:
         return UNKNOWN
     return value
+
+
+def _served(value: Any, manifest: Manifest) -> Any:
+    """Return what served weights add to the checkpoint: nothing where they are shown to be it."""
+    if value is None or holds_checkpoint(manifest):
+        return None
+    claims = any(entry.get("checkpoint") is not None for entry in value.values())
+    if claims and not manifest.knows("weights.checkpoint.digest"):
+        return UNKNOWN
+    return {rank: entry["digest"] for rank, entry in value.items()}
 
 
 def _nothing_to_measure(path: str, value: Any) -> bool:

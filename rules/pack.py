@@ -20,6 +20,7 @@ Answer = Literal["yes", "no", "unknown", "not affected"]
 
 KINDS: Mapping[Comparison, tuple[str, ...]] = {
     "weights": ("kv-tensors", "tail-only", "layout", "unverified"),
+    "served": ("differs", "unverified"),
     "config": ("counts", "harmless", "unclassified", "unverified"),
     "tokenizer": ("effective", "vocabulary", "special-tokens", "inert", "unverified"),
     "renderer": ("differs", "unverified"),

@@ -94,11 +94,29 @@ class Hub(Section):
     files: dict[str, Text] = absent("file name to the digest that the hub publishes")
 
 
+class RankOf(Section):
+    """Where a rank stands in a group of ranks."""
+
+    rank: Count
+    size: Positive
+
+
 class Served(Section):
-    """The weights that one rank of a running engine holds, in served form."""
+    """The weights that one rank of a running engine holds, in served form.
+
+    Served compares with served of the same form: ``engine`` to ``pipeline``.
+    """
 
     rank: Count
     digest: Digest
+    engine: Text = absent()
+    engine_version: Text = absent()
+    architecture: Text = absent("the engine's model class")
+    tensor: RankOf = absent("among the ranks of one tensor-parallel group")
+    pipeline: RankOf = absent("among the pipeline's stages")
+    checkpoint: Digest | None = absent("that all ranks together hold, byte for byte; null: not shown")
+    own: Digest | None = absent("over what the rank holds beside a checkpoint: buffers that the engine made")
+    map: Sidecar | None = absent()
 
 
 class Weights(Section):
@@ -106,7 +124,7 @@ class Weights(Section):
 
     checkpoint: Checkpoint | None = absent("null: no digest was taken; the pinned hub commit stands for it")
     hub: Hub | None = absent()
-    served: list[Served] | None = absent()
+    served: Annotated[list[Served], Field(min_length=1)] | None = absent("every rank; null: no engine was asked")
     mutable: bool = absent("weights are updated in place while serving")
 
 

@@ -35,6 +35,7 @@ from kvgate.rules.schema import ManifestModel
 from kvgate.rules.settling import settle
 from kvgate.rules.waivers import Waiver
 from tests.rules.clean import FORGET, clean, data, digest
+from tests.rules.served import served
 
 PACK = shipped_pack("default")
 NO_KNOB = shipped_profiles()["lmcache-mp"].model_copy(update={"id": "no-knob", "knobs": []})
@@ -52,7 +53,7 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
         {"weights.checkpoint": None},
         {"weights.checkpoint": None, "weights.hub": {"repo": "acme/support-8b", "commit": "a" * 40}},
     ],
-    "weights.served": [{"weights.served": [{"rank": 0, "digest": digest("9")}]}],
+    "weights.served": [{"weights.served": [{"rank": 0, "digest": digest("9")}]}, {"weights.served": served("9", "a")}],
     "weights.mutable": [{"weights.mutable": True}],
     "model.id": [{"model.id": "/models/other"}],
     "model.served_name": [{"model.served_name": "other"}],

@@ -20,6 +20,7 @@ from kvgate.rules.evidence import Kind
 from kvgate.rules.pack import KINDS, shipped_pack
 from tests.rules.clean import FORGET, clean, digest
 from tests.rules.deciding import CLEAR, NAMESPACE, REUSE, about, answer, decided, kinds, rules
+from tests.rules.served import served
 
 PACK = shipped_pack("default")
 IMAGE = "sha256:" + "9" * 64
@@ -127,7 +128,52 @@ PAIRS = [
         name="main and main",
     ),
     pair("weights: unverified", {}, NAMESPACE, 11, shared={"provenance/weights": "declared"}, name="only declared"),
-    differs("weights.served", [{"rank": 0, "digest": digest("9")}]),
+    differs("weights.served", served("9"), old={"weights.served": served("8")}),
+    differs("weights.served", served("98"), old={"weights.served": served("88")}, name="one of two ranks"),
+    differs(
+        "weights.served",
+        served("9", checkpoint="a", own="9"),
+        old={"weights.served": served("8", checkpoint="a", own="8")},
+        name="one checkpoint, other buffers of the engine's own",
+    ),
+    pair(
+        "weights.served: unverified",
+        {"weights.served": served("9")},
+        NAMESPACE,
+        11,
+        name="one engine was asked, and what it holds is not shown to be the checkpoint",
+    ),
+    pair(
+        "weights.served: unverified",
+        {"weights.served": served("9", checkpoint="9")},
+        NAMESPACE,
+        11,
+        name="one engine was asked, and it holds another checkpoint",
+    ),
+    pair(
+        "weights.served: unverified",
+        {"weights.served": served("98")},
+        NAMESPACE,
+        11,
+        old={"weights.served": served("9")},
+        name="two forms",
+    ),
+    pair(
+        "weights.served: unverified",
+        {"weights.served": [{"rank": 0, "digest": digest("9")}]},
+        NAMESPACE,
+        11,
+        old={"weights.served": [{"rank": 0, "digest": digest("8")}]},
+        name="forms that nobody knows",
+    ),
+    pair(
+        "weights.served: unverified",
+        {},
+        NAMESPACE,
+        11,
+        shared={"weights.served": served("9"), "provenance/weights.served": "declared"},
+        name="only declared",
+    ),
     pair("weights.mutable: was-mutable", {}, NAMESPACE, 10, old={"weights.mutable": True}),
     pair("weights.mutable: now-mutable", {"weights.mutable": True}, NAMESPACE, 30),
     pair("weights.mutable: fault", {}, NAMESPACE, 30, shared={"weights.mutable": True}),

@@ -1,0 +1,100 @@
+"""Served weights: where the checkpoints speak for them, and that forgetting any of it never helps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kvgate.rules.errors import InputError
+from kvgate.rules.namespace import derive
+from tests.rules.clean import FORGET, clean, digest
+from tests.rules.deciding import NAMESPACE, REUSE, about, decided, kinds, rules
+from tests.rules.served import served
+
+SERVED = "weights.served"
+SHOWN = {SERVED: served("9", checkpoint="a")}
+SHOWN_OF_TWO = {SERVED: served("78", checkpoint="a")}
+TAIL = {"weights.checkpoint.digest": digest("5")}
+SILENT: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "the same": ({SERVED: served("9")}, {SERVED: served("9")}),
+    "only the new engine was asked, and holds its checkpoint": ({}, SHOWN),
+    "only the old engine was asked, and held its checkpoint": (SHOWN, {}),
+    "one rank and two, both hold the checkpoint": (SHOWN, SHOWN_OF_TWO),
+    "the same buffers of their own": ({SERVED: served("9", "a", "6")}, {SERVED: served("78", "a", "6")}),
+    "other tail": ({SERVED: served("9", "a", "6")}, {**TAIL, SERVED: served("8", "5", "6")}),
+    "the ranks in another order": ({SERVED: served("78")}, {SERVED: served("78")[::-1]}),
+}
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_where_nothing_is_to_be_said_of_them(name: str) -> None:
+    decision = decided(*SILENT[name])
+    assert decision.verdict == REUSE
+    assert SERVED not in {dimension for dimension, _ in kinds(decision)}
+
+
+DECLARED = {"provenance/weights.served": "declared"}
+FORGOTTEN: list[dict[str, Any]] = [
+    {SERVED: FORGET},
+    {"provenance/weights": FORGET},
+    DECLARED,
+    {"provenance/weights.checkpoint": "declared"},
+    {"weights.checkpoint.digest": FORGET, "weights.checkpoint.kv_digest": FORGET, "weights.checkpoint": FORGET},
+    {"weights.checkpoint": None},
+]
+
+
+@pytest.mark.parametrize("forgotten", FORGOTTEN, ids=str)
+@pytest.mark.parametrize("name", SILENT)
+def test_forgetting_never_helps(name: str, forgotten: dict[str, Any]) -> None:
+    old, new = SILENT[name]
+    for pair in (({**old, **forgotten}, new), (old, {**new, **forgotten})):
+        if forgotten is DECLARED and any(side.keys() == DECLARED.keys() for side in pair):
+            continue  # nobody was asked there, which is always declared
+        decision = decided(*pair)
+        assert (decision.verdict, decision.exit_code) in ((NAMESPACE, 11), (NAMESPACE, 10))
+
+
+@pytest.mark.parametrize("field", ["own", "checkpoint"])
+def test_what_is_left_out_of_a_rank_shows_nothing(field: str) -> None:
+    less = [{name: value for name, value in entry.items() if name != field} for entry in served("78", "a")]
+    assert kinds(decided(SHOWN, {SERVED: less})) == [(SERVED, "unverified")]
+
+
+def test_one_rank_that_is_not_shown_is_enough() -> None:
+    mixed = [*served("78", "a")[:1], *served("78")[1:]]
+    assert kinds(decided({}, {SERVED: mixed})) == [(SERVED, "unverified")]
+
+
+def test_a_difference_says_which_ranks() -> None:
+    (finding,) = decided({SERVED: served("789")}, {SERVED: served("785")}).findings
+    assert (finding.rule, finding.change.detail) == ("served-weights-changed", "rank 2 of 3 holds others")
+    (finding,) = decided({SERVED: served("789")}, {SERVED: served("185")}).findings
+    assert finding.change.detail == "ranks 0, 2 of 3 hold others"
+
+
+def test_asking_does_not_move_the_derived_id_of_what_is_shown_to_be_the_checkpoint() -> None:
+    assert derive(clean(SHOWN)).id == derive(clean(SHOWN_OF_TWO)).id == derive(clean()).id
+    assert derive(clean({SERVED: served("9")})).id not in (derive(clean()).id, None)
+    assert derive(clean({SERVED: served("9"), "provenance/weights.served": "declared"})).id is None
+
+
+@pytest.mark.parametrize("asked", [{SERVED: served("9")}, SHOWN, {}], ids=["not shown", "shown", "not asked"])
+@pytest.mark.parametrize("of", [{SERVED: served("9")}, SHOWN, {}], ids=["not shown", "shown", "not asked"])
+def test_asking_sheds_no_refutation(of: dict[str, Any], asked: dict[str, Any]) -> None:
+    """An engine that was not asked, or holds its checkpoint, is not another one than one that was."""
+    against = about("kv-equivalence", "refuted", of, of, reason="found on purpose")
+    assert any("kv" in rule for rule in rules(decided(asked, asked, evidence=[against])))
+
+
+def test_a_refutation_of_other_weights_is_about_another_deployment() -> None:
+    other = {SERVED: served("8")}
+    against = about("kv-equivalence", "refuted", other, other, reason="found on purpose")
+    mine = {SERVED: served("9")}
+    assert rules(decided(mine, mine, evidence=[against])) == []
+
+
+def test_no_ranks_are_no_answer() -> None:
+    with pytest.raises(InputError, match=r"weights\.served"):
+        clean({SERVED: []})
