@@ -89,7 +89,7 @@ def obtain(
         )
     except Exception as error:
         # The messages of the library quote URLs and headers; a token could be in one.
-        raise _explained(error, name) from None
+        raise explained(error, name) from None
     if not _COMMIT.fullmatch(folder.name):
         raise InputError("the hub's cache does not say which commit this is", where=name)
     return HubCheckpoint(folder, repo, folder.name, _published(folder))
@@ -137,7 +137,13 @@ def _reporting(progress: Progress) -> Any:
     return Bar
 
 
-def _explained(error: Exception, name: str) -> InputError:
+def explained(error: Exception, name: str) -> InputError:
+    """Return what an error of huggingface_hub means to a user, without the URLs and headers that it quotes.
+
+    Args:
+        error: what was raised.
+        name: the repository, as it was asked for.
+    """
     from huggingface_hub import errors
 
     # From the particular to the general: these classes inherit from each other.

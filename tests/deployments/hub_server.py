@@ -33,6 +33,7 @@ class Hub:
     requests: list[tuple[str, str]] = field(default_factory=list)
     tokens: set[str | None] = field(default_factory=set)
     cut_after: int | None = None  # send only so many bytes of a large file, then hang up
+    sent: int = 0  # bytes of files
     broken: int | None = None  # answer everything with this status
     url: str = ""
 
@@ -42,6 +43,15 @@ def etag(data: bytes) -> str:
     if len(data) > LARGE:
         return hashlib.sha256(data).hexdigest()
     return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+
+
+def _sibling(path: str, data: bytes) -> dict[str, object]:
+    """Describe a file as the hub does where it is asked for the files' metadata too."""
+    blob = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+    sibling: dict[str, object] = {"rfilename": path, "size": len(data), "blobId": blob}
+    if len(data) > LARGE:
+        sibling["lfs"] = {"sha256": etag(data), "size": len(data), "pointerSize": 134}
+    return sibling
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -100,13 +110,13 @@ class _Handler(BaseHTTPRequestHandler):
     def _api(self, name: str, kind: str | None, commit: str, files: Mapping[str, bytes]) -> None:
         entries = []
         for path, data in files.items():
-            entry = {"type": "file", "oid": etag(data), "size": len(data), "path": path}
+            entry: dict[str, object] = {"type": "file", "oid": etag(data), "size": len(data), "path": path}
             if len(data) > LARGE:
                 entry["lfs"] = {"oid": etag(data), "size": len(data), "pointerSize": 134}
             entries.append(entry)
         if kind == "tree":
             return self._json(entries)
-        siblings = [{"rfilename": path} for path in files]
+        siblings = [_sibling(path, data) for path, data in files.items()]
         return self._json({"id": name, "modelId": name, "sha": commit, "siblings": siblings, "private": False})
 
     def _json(self, value: object) -> None:
@@ -120,12 +130,12 @@ class _Handler(BaseHTTPRequestHandler):
         common = {"X_Repo_Commit": commit, "ETag": f'"{etag(data)}"', "Accept_Ranges": "bytes"}
         if len(data) > LARGE:
             common |= {"X_Linked_Etag": f'"{etag(data)}"', "X_Linked_Size": str(len(data))}
-        start = 0
-        if wanted := re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range") or ""):
-            start = int(wanted[1])
-            common["Content_Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
-        body = data[start:]
-        status = 206 if start else 200
+        start, end, status = 0, len(data), 200
+        if wanted := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or ""):
+            start, end, status = int(wanted[1]), min(int(wanted[2] or end) + 1, end), 206
+            common["Content_Range"] = f"bytes {start}-{end - 1}/{len(data)}"
+        body = data[start:end]
+        self.hub.sent += len(body) if self.command == "GET" else 0
         cut = self.hub.cut_after
         if self.command == "GET" and cut is not None and len(data) > LARGE:
             self._answer(status, body[:cut], Content_Length=str(len(body)), **common)

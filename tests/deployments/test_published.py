@@ -1,0 +1,150 @@
+"""What the hub says of weights that nobody fetched, through its own client against a local server."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from kvgate.deployments.published import Published, PublishedDifference, compare_published, published
+from kvgate.rules.errors import InputError
+
+from .hub_server import Hub, Repository, serving
+
+COMMITS = {letter: letter * 40 for letter in "abcdef"}
+BIG = 60_000
+Tensors = dict[str, tuple[str, list[int], bytes]]
+TENSORS: Tensors = {f"t{number}": ("U8", [BIG], bytes([number]) * BIG) for number in range(4)}
+
+
+def _file(tensors: Tensors) -> bytes:
+    header, data = {}, b""
+    for name, (dtype, shape, content) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(content)]}
+        data += content
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + data
+
+
+def _part(*names: str, **changed: tuple[str, list[int], bytes]) -> bytes:
+    return _file({name: {**TENSORS, **changed}[name] for name in names})
+
+
+WHOLE = {"model-1.safetensors": _part("t0", "t1"), "model-2.safetensors": _part("t2", "t3"), "config.json": b"{}"}
+REVISIONS: dict[str, dict[str, bytes]] = {
+    "a": WHOLE,
+    "b": {**WHOLE, "config.json": b"{ }", "README.md": b"words"},
+    "c": {"model.safetensors": _part("t0", "t1", "t2", "t3")},
+    "d": {**WHOLE, "model-2.safetensors": _part("t2", "t3", t3=("U8", [BIG], bytes(BIG)))},
+    "e": {
+        **WHOLE,
+        "model-2.safetensors": _part("t2", "t3", "t9", t3=("I8", [BIG], bytes(BIG)), t9=("U8", [BIG], b"9" * BIG)),
+    },
+    "f": {"pytorch_model.bin": b"x" * BIG, "config.json": b"{}"},
+}
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    revisions = {COMMITS[letter]: files for letter, files in REVISIONS.items()}
+    with serving(Hub({"org/m": Repository(revisions, {"main": COMMITS["a"], "v2": COMMITS["b"]})})) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: None)
+
+
+Compare = Callable[[str, str], PublishedDifference]
+
+
+@pytest.fixture
+def compare(hub: Hub) -> Compare:
+    def call(old: str, new: str) -> PublishedDifference:
+        sides = [published("org/m", COMMITS[letter], endpoint=hub.url) for letter in (old, new)]
+        return compare_published(*sides, endpoint=hub.url)
+
+    return call
+
+
+def test_a_revision_becomes_a_commit_with_the_digests_of_its_files(hub: Hub) -> None:
+    found = published("org/m", "v2", endpoint=hub.url)
+    assert (found.repo, found.commit) == ("org/m", COMMITS["b"])
+    data = WHOLE["model-1.safetensors"]
+    assert found.files["model-1.safetensors"].digest == f"sha256:{hashlib.sha256(data).hexdigest()}"
+    assert found.files["model-1.safetensors"].bytes == len(data)
+    blob = hashlib.sha1(b"blob 3\0{ }").hexdigest()
+    assert found.files["config.json"].digest == f"git-blob:{blob}"
+    assert hub.sent == 0, "no file was fetched"
+
+
+def test_equal_files_are_proved_and_nothing_is_fetched(compare: Compare, hub: Hub) -> None:
+    assert compare("a", "b") == PublishedDifference("equal")
+    assert hub.sent == 0
+
+
+def test_headers_that_differ_prove_a_difference(compare: Compare, hub: Hub) -> None:
+    found = compare("a", "e")
+    assert (found.state, found.added, found.removed, found.changed) == ("different", ("t9",), (), ("t3",))
+    assert found.files == ("model-2.safetensors",)
+    assert hub.sent <= 2 * 100_001, "the client asks for the first 100,001 bytes of a file"
+
+
+@pytest.mark.parametrize(("new", "files"), [("c", 3), ("d", 1)])
+def test_headers_that_are_equal_prove_nothing(new: str, files: int, compare: Compare) -> None:
+    """Re-sharded: the same tensors. Changed bytes: not. Their headers are alike, so neither is said."""
+    found = compare("a", new)
+    assert (found.state, len(found.files), found.added, found.removed, found.changed) == (
+        "undecided",
+        files,
+        (),
+        (),
+        (),
+    )
+    alone = {name: data for name, data in WHOLE.items() if name in found.files}
+    theirs = {name: data for name, data in REVISIONS[new].items() if name in found.files}
+    assert found.fetch == sum(map(len, [*alone.values(), *theirs.values()]))
+
+
+def test_pickle_compares_by_its_files_alone(compare: Compare, hub: Hub) -> None:
+    assert compare("f", "f").state == "equal"
+    assert compare("a", "f").state == "undecided"
+    assert hub.sent == 0
+
+
+def test_sha1_vouches_for_no_tensor(hub: Hub) -> None:
+    found = published("org/m", "main", endpoint=hub.url)
+    weak = {name: replace(file, digest=f"git-blob:{'1' * 40}") for name, file in found.files.items()}
+    small = Published(found.repo, found.commit, weak)
+    assert compare_published(small, small, endpoint=hub.url).state == "undecided"
+
+
+def test_what_the_hub_refuses_is_an_error(hub: Hub) -> None:
+    with pytest.raises(InputError, match="no such revision"):
+        published("org/m", "v9", endpoint=hub.url)
+    with pytest.raises(InputError, match="no such repository"):
+        published("org/none", None, endpoint=hub.url)
+    empty = Published("org/m", COMMITS["a"], {})
+    with pytest.raises(InputError, match="holds no weights"):
+        compare_published(empty, empty)
+
+
+def test_a_header_that_is_none_is_an_error(hub: Hub) -> None:
+    broken = {**WHOLE, "model-2.safetensors": b"\xff" * BIG}
+    hub.repositories["org/m"] = Repository({COMMITS["a"]: WHOLE, COMMITS["d"]: broken}, {})
+    sides = [published("org/m", COMMITS[letter], endpoint=hub.url) for letter in "ad"]
+    with pytest.raises(InputError) as caught:
+        compare_published(*sides, endpoint=hub.url)
+    assert "model-2.safetensors" in str(caught.value.where)
+
+
+def test_a_hub_without_digests_is_an_error(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    from . import hub_server
+
+    monkeypatch.setattr(hub_server, "_sibling", lambda path, _: {"rfilename": path})
+    with pytest.raises(InputError, match="publishes no digests"):
+        published("org/m", "main", endpoint=hub.url)
