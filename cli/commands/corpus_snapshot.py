@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kvgate.cli.api_key import ApiKeyEnv, api_key
 from kvgate.cli.options import Debug, NoColor
 
 if TYPE_CHECKING:
@@ -17,10 +18,6 @@ if TYPE_CHECKING:
 Endpoint = Annotated[
     str | None,
     typer.Option(metavar="URL", help="Ask a running vLLM or SGLang instead: http://HOST:PORT, not through a proxy."),
-]
-ApiKeyEnv = Annotated[
-    str | None,
-    typer.Option("--api-key-env", metavar="NAME", help="The environment variable that holds the server's API key."),
 ]
 
 
@@ -146,7 +143,7 @@ def taken(
 
     if chat_template is not None:
         raise UsageError("a server renders with its own template", where="--chat-template")
-    with Client(endpoint or "", _key(api_key_env)) as client:
+    with Client(endpoint or "", api_key(api_key_env)) as client:
         return snapshot_endpoint(client, corpus, output, options=options, redact=redact, progress=progress)
 
 
@@ -163,16 +160,3 @@ def refuse_both_or_neither(folder: Path | None, endpoint: str | None) -> None:
         raise UsageError(
             "give a model folder or a server, and not both", where="FOLDER", hint="FOLDER, or --endpoint URL"
         )
-
-
-def _key(name: str | None) -> str | None:
-    import os
-
-    from kvgate.rules.errors import UsageError
-
-    if name is None:
-        return None
-    value = os.environ.get(name, "").strip()
-    if not value or not value.isprintable() or not value.isascii():
-        raise UsageError(f"the variable {name} holds no key", where="--api-key-env")
-    return value

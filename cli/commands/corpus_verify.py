@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from kvgate.cli.commands.corpus_snapshot import ApiKeyEnv, Endpoint
+from kvgate.cli.api_key import ApiKeyEnv
+from kvgate.cli.commands.corpus_snapshot import Endpoint
 from kvgate.cli.options import Debug, NoColor
 
 DRIFTED = 10

@@ -10,7 +10,7 @@ from pathlib import Path
 from blake3 import blake3
 
 from kvgate.rules.errors import InputError
-from kvgate.weights.checkpoint import open_checkpoint
+from kvgate.weights.checkpoint import open_weights
 from kvgate.weights.digest import PREFIX
 from kvgate.weights.files import open_stamped
 from kvgate.weights.safetensors import DTYPE_BITS
@@ -21,14 +21,14 @@ class CheckpointStretches:
     """Reads stretches of the tensors in a checkpoint folder.
 
     Args:
-        folder: as :func:`kvgate.weights.checkpoint.open_checkpoint` takes it.
+        folder: as :func:`kvgate.weights.checkpoint.open_weights` takes it.
 
     Raises:
         InputError: when it is not a sound checkpoint.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._places = {tensor.name: (file, tensor) for file in open_checkpoint(folder) for tensor in file.tensors}
+        self._places = {tensor.name: (file, tensor) for file in open_weights(folder).files for tensor in file.tensors}
 
     def __call__(self, name: str, stretch: Stretch) -> str:
         """Return ``blake3:<64 hex>`` over the stretch's bytes in C order.

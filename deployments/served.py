@@ -1,0 +1,137 @@
+"""What a running engine says that it holds: asked over HTTP, and as a manifest's ``weights.served``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from kvgate.corpora.endpoints.client import SECONDS, Answer, Client
+from kvgate.corpora.endpoints.server import engine_and_version
+from kvgate.rules.errors import InputError
+from kvgate.weights.digest import root_digest
+from kvgate.weights.served.compare import ServedComparison
+from kvgate.weights.served.report import ServedRank, read_ranks
+
+METHOD = "kvgate_weights"
+PATIENCE = 1800.0
+"""Seconds for the hashing of every rank: on the host, through copies, a large model takes minutes."""
+
+_VLLM = "/collective_rpc"
+_EXTENSION = "kvgate.weights.served.vllm_worker.FingerprintExtension"
+_HOW = f"start vLLM with VLLM_SERVER_DEV_MODE=1 and --worker-extension-cls {_EXTENSION}"
+
+
+def ask_served(
+    url: str, key: str | None = None, *, seconds: float = SECONDS, patience: float = PATIENCE
+) -> tuple[ServedRank, ...]:
+    """Ask every rank of a running engine for the fingerprint of the weights that it serves with.
+
+    vLLM answers where its development mode is on and its workers have kvgate's extension
+    (``vllm/entrypoints/serve/dev/rpc/api_router.py``, 0.32.0). Nothing is changed in the engine.
+
+    Args:
+        url: where it answers, ``http://HOST:PORT``.
+        key: its API key.
+        seconds: within which it must say what it is.
+        patience: seconds within which all ranks must have hashed what they hold.
+
+    Raises:
+        InputError: it cannot be reached, is no engine that can be asked, is not started for it, or answers with
+            what is no complete report of all ranks.
+    """
+    with Client(url, key, seconds=seconds) as client:
+        engine, version = engine_and_version(client)
+    if engine != "vllm":
+        raise InputError(
+            f"{engine} {version} has no way to say what its workers hold", where=url, hint="only vLLM can be asked"
+        )
+    with Client(url, key, seconds=patience) as client:
+        answer = client.post(_VLLM, {"method": METHOD})
+        where = f"{client.url}{_VLLM}"
+    replies = answer.data.get("results") if answer.ok and isinstance(answer.data, dict) else None
+    if not isinstance(replies, list):
+        _refuse(answer, where)
+    return read_ranks(replies, where)
+
+
+def _refuse(answer: Answer, where: str) -> NoReturn:
+    if answer.status in (404, 405):
+        raise InputError("this vLLM takes no calls to its workers: its development mode is off", where=where, hint=_HOW)
+    said = answer.said()
+    if METHOD in said and "attribute" in said:
+        hint = f"{_HOW}; kvgate must be installed where the engine runs"
+        raise InputError("the workers of this vLLM do not have kvgate's extension", where=where, hint=hint)
+    what = f"answers with HTTP {answer.status}" if answer.status != 200 else "answers with what is no report"
+    raise InputError(what + (f": {said}" if said else ""), where=where, hint=_HOW)
+
+
+def served_section(ranks: Sequence[ServedRank], found: ServedComparison, checkpoint: str) -> list[dict[str, Any]]:
+    """Return a manifest's ``weights.served``.
+
+    Args:
+        ranks: all ranks of one engine.
+        found: how they stand to the checkpoint of the same manifest.
+        checkpoint: its digest.
+
+    Raises:
+        InputError: a rank holds other weights than the checkpoint, or weights that cannot be read.
+    """
+    if found.different:
+        where, name = found.different[0]
+        tensors = len({each for _, each in found.different})
+        raise InputError(
+            f"the running engine holds other weights than this checkpoint: {tensors} of its tensors differ "
+            f"(first: {name[:200]}, rank {where})",
+            where="--endpoint",
+            hint="capture the checkpoint that it has loaded, or start it anew",
+        )
+    own = set(found.own)
+    section = []
+    for rank in ranks:
+        beside = [entry for entry in rank.entries() if entry.name in own]
+        section.append(
+            {
+                "rank": rank.world.rank,
+                "digest": rank.digest(),
+                "engine": rank.engine,
+                "engine_version": rank.engine_version,
+                "architecture": rank.architecture,
+                "tensor": {"rank": rank.tensor_parallel.rank, "size": rank.tensor_parallel.size},
+                "pipeline": {"rank": rank.pipeline_parallel.rank, "size": rank.pipeline_parallel.size},
+                "checkpoint": checkpoint if found.equal else None,
+                "own": root_digest(beside) if beside else None,
+            }
+        )
+    return section
+
+
+def refuse_another_engine(ranks: Sequence[ServedRank], values: Mapping[str, Any]) -> None:
+    """Refuse the reports of an engine that the rest of a manifest does not speak of.
+
+    Args:
+        ranks: all ranks of one engine.
+        values: what is known of the deployment, by manifest path; what is not known contradicts nothing.
+
+    Raises:
+        InputError: naming the path and both values.
+    """
+    first = ranks[0]
+    observed: dict[str, Any] = {
+        "engine.name": first.engine,
+        "engine.version": first.engine_version,
+        "parallelism.tensor": first.tensor_parallel.size,
+        "parallelism.pipeline": first.pipeline_parallel.size,
+    }
+    for path, value in observed.items():
+        said = values.get(path)
+        if said is not None and _public(said) != _public(value):
+            raise InputError(
+                f"{path} is {said}, but the engine that answers has {value}",
+                where="--endpoint",
+                hint="ask the deployment that is captured",
+            )
+
+
+def _public(value: Any) -> Any:
+    """Return a version without what a builder adds to it: ``0.32.0+cpu`` is 0.32.0."""
+    return value.partition("+")[0] if isinstance(value, str) else value
