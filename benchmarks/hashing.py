@@ -11,6 +11,7 @@ less than 300 MB of anonymous memory. The contestants are interleaved, and the q
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 import json
 import os
@@ -98,8 +99,7 @@ def signing(folder: Path) -> dict[str, Callable[[], object]]:
     if importlib.util.find_spec("model_signing") is None:
         print("model-signing is not installed: not compared")
         return {}
-    from model_signing import hashing
-
+    hashing = importlib.import_module("model_signing.hashing")
     key, signature = folder.parent / "key.pem", folder.parent / "signature"
     run(["openssl", "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", str(key)])
     command = [sys.executable, "-m", "model_signing", "sign", "key", str(folder), "--private_key", str(key)]

@@ -87,8 +87,8 @@ def write_map(fingerprint: Fingerprint, path: Path) -> str:
     return "sha256:" + hashlib.sha256(data).hexdigest()
 
 
-def read_map(path: Path, sha256: str) -> TensorMap:
-    """Read the map at ``path``, which must have the digest ``sha256`` (``sha256:<64 hex>``).
+def read_map(path: Path, sha256: str | None) -> TensorMap:
+    """Read the map at ``path``, which must have the digest ``sha256`` (``sha256:<64 hex>``; ``None``: any).
 
     Raises:
         InputError: when it is missing, unreadable, has another digest, is not a map, names a tensor twice, or
@@ -96,7 +96,7 @@ def read_map(path: Path, sha256: str) -> TensorMap:
     """
     data = read_small(path, MAX_BYTES)
     found = "sha256:" + hashlib.sha256(data).hexdigest()
-    if found != sha256:
+    if sha256 is not None and found != sha256:
         raise InputError(
             f"the tensor map has the digest {found}, the manifest names {sha256}",
             where=str(path),

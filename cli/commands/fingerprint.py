@@ -11,9 +11,11 @@ from kvgate.cli.options import Debug, NoColor
 
 if TYPE_CHECKING:
     from kvgate.rules.progress import Progress
+    from kvgate.weights.fingerprint import CheckpointFingerprint
     from kvgate.weights.kept_hashes import KeptHashes
     from kvgate.weights.tensor_map import TensorMap
 
+_NAMED = 20  # in text
 _SHOWN = ("digest", "kv_digest", "kv_rule", "layout", "tensors", "bytes")
 
 
@@ -132,7 +134,7 @@ class _Reader:
                 raise UsageError("an adapter's tensors have no map", where=f"-o map={map_to}")
             return _adapter(path)
         if path.suffix == ".jsonl":
-            found = self._side(path)
+            found, _ = self._side(path)
             return {"digest": found.digest, "tensors": len(found.entries)}
         print_ = self._checkpoint(path)
         if map_to is not None:
@@ -147,37 +149,48 @@ class _Reader:
     def both(self, old: Path, new: Path) -> dict[str, Any]:
         """Return what differs between two."""
         from kvgate.rules.errors import InputError
-        from kvgate.weights.dtypes import OPAQUE
+        from kvgate.weights.dtypes import GGUF, OPAQUE
         from kvgate.weights.tensor_map import compare_maps
 
-        sides = [self._side(path) for path in (old, new)]
-        opaque = [any(entry.dtype == OPAQUE for entry in side.entries) for side in sides]
+        (before, old_facts), (after, new_facts) = self._side(old), self._side(new)
+        opaque = [any(entry.dtype == OPAQUE for entry in side.entries) for side in (before, after)]
         if opaque[0] != opaque[1]:
-            raise InputError(
-                "opaque files do not compare with tensors",
-                where=str((old, new)[opaque[1]]),
-                hint="compare like with like",
-            )
-        found = compare_maps(*sides)
-        lists = {
+            where = str((old, new)[opaque[1]])
+            raise InputError("opaque files do not compare with tensors", where=where, hint="compare like with like")
+        found = compare_maps(before, after)
+        facts: dict[str, Any] = {
+            "state": "equal",
+            "old": before.digest,
+            "new": after.digest,
+            "same": found.equal,
             "added": list(found.added),
             "removed": list(found.removed),
             "changed": list(found.changed),
-            "renamed": [{"from": before, "to": after} for before, after in found.renamed],
+            "renamed": [{"from": source, "to": target} for source, target in found.renamed],
         }
-        differs = "undecided" if opaque[0] else "different"  # other files may hold the same tensors
-        state = "equal" if sides[0].digest == sides[1].digest else differs
-        return {"state": state, "old": sides[0].digest, "new": sides[1].digest, "same": found.equal, **lists}
+        if before.digest != after.digest:
+            facts["state"] = "undecided" if opaque[0] else "different"  # other files may hold the same tensors
+        elif old_facts is None or new_facts is None:  # a map of GGUF tensors does not say what else the file says
+            if any(entry.dtype.startswith(GGUF) for entry in before.entries):
+                facts["state"] = "undecided"
+        elif old_facts != new_facts:
+            facts["state"] = "different"
+        if old_facts is not None and new_facts is not None:
+            keys = sorted(old_facts.keys() | new_facts.keys())
+            facts["metadata"] = [key for key in keys if old_facts.get(key) != new_facts.get(key)]
+        return facts
 
-    def _side(self, path: Path) -> TensorMap:
+    def _side(self, path: Path) -> tuple[TensorMap, dict[str, Any] | None]:
+        """Return the tensors at ``path``, and what GGUF says beside them."""
         from kvgate.weights.tensor_map import TensorMap, read_map
 
         if path.suffix == ".jsonl":
-            return read_map(path, None)
+            return read_map(path, None), None
         found = self._checkpoint(path)
-        return TensorMap(found.digest, found.entries)
+        facts = None if found.metadata is None else {**found.metadata, "digest of all": found.metadata_digest}
+        return TensorMap(found.digest, found.entries), facts
 
-    def _checkpoint(self, path: Path) -> Any:
+    def _checkpoint(self, path: Path) -> CheckpointFingerprint:
         from kvgate.deployments.config import effective_config, read_config
         from kvgate.weights.fingerprint import fingerprint_checkpoint
 
@@ -225,7 +238,8 @@ def _lines(facts: dict[str, Any]) -> list[str]:
         if isinstance(value, (list, dict)):
             lines.append(f"{name}: {len(value)}")
             items = value if isinstance(value, list) else [f"{key}: {item}" for key, item in value.items()]
-            lines += [f"  {visible(_item(item))}" for item in items]
+            lines += [f"  {visible(_item(item))}" for item in items[:_NAMED]]
+            lines += [f"  and {len(items) - _NAMED} more (-o json names all)"] if len(items) > _NAMED else []
         else:
             lines.append(f"{name}: {visible(str(value))}")
     return lines

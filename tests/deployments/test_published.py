@@ -65,8 +65,8 @@ Compare = Callable[[str, str], PublishedDifference]
 @pytest.fixture
 def compare(hub: Hub) -> Compare:
     def call(old: str, new: str) -> PublishedDifference:
-        sides = [published("org/m", COMMITS[letter], endpoint=hub.url) for letter in (old, new)]
-        return compare_published(*sides, endpoint=hub.url)
+        before, after = (published("org/m", COMMITS[letter], endpoint=hub.url) for letter in (old, new))
+        return compare_published(before, after, endpoint=hub.url)
 
     return call
 
@@ -136,9 +136,9 @@ def test_what_the_hub_refuses_is_an_error(hub: Hub) -> None:
 def test_a_header_that_is_none_is_an_error(hub: Hub) -> None:
     broken = {**WHOLE, "model-2.safetensors": b"\xff" * BIG}
     hub.repositories["org/m"] = Repository({COMMITS["a"]: WHOLE, COMMITS["d"]: broken}, {})
-    sides = [published("org/m", COMMITS[letter], endpoint=hub.url) for letter in "ad"]
+    old, new = (published("org/m", COMMITS[letter], endpoint=hub.url) for letter in "ad")
     with pytest.raises(InputError) as caught:
-        compare_published(*sides, endpoint=hub.url)
+        compare_published(old, new, endpoint=hub.url)
     assert "model-2.safetensors" in str(caught.value.where)
 
 

@@ -1,0 +1,174 @@
+"""``kvgate fingerprint``: two sides, tensor maps, kept hashes, pickle as it is, and the hub."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+
+from kvgate.deployments import published as publications
+from kvgate.weights import kept_hashes
+from tests.cli.conftest import Run
+from tests.deployments.hub_server import Hub, Repository, serving
+from tests.weights.builders import Tensor, encode, llama, words, write, write_shards
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    return write(tmp_path / "old", llama())
+
+
+def test_the_map_is_written_and_stands_for_the_folder(run: Run, old: Path, tmp_path: Path) -> None:
+    ran = run("fingerprint", "old", "-o", "json", "-o", "map=old.jsonl")
+    assert ran.code == 0, ran.err
+    facts = json.loads(ran.out)
+    (tmp_path / "gone").mkdir()
+    shutil.move(old, tmp_path / "gone")
+    assert run("fingerprint", "old.jsonl", "-q").out == f"{facts['digest']}\n"
+    names = list(llama())
+    write_shards(tmp_path / "resharded", llama(), [names[::2], names[1::2]])
+    ran = run("fingerprint", "old.jsonl", "--compare", "resharded")
+    assert (ran.code, ran.out.splitlines()[0]) == (0, "state: equal")
+
+
+def test_what_differs_is_named(run: Run, old: Path, tmp_path: Path) -> None:
+    tensors = llama()
+    tensors["model.norm.weight"] = Tensor("BF16", (2,), words(1000, 1001))
+    tensors["added\x1b[31m"] = Tensor("U8", (1,), b"x")
+    tensors["head"] = tensors.pop("lm_head.weight")
+    del tensors["model.layers.0.input_layernorm.weight"]
+    write(tmp_path / "new", tensors)
+    ran = run("fingerprint", "old", "--compare", "new", "-o", "json")
+    found = json.loads(ran.out)
+    assert (ran.code, found["state"], found["same"]) == (10, "different", len(llama()) - 3)
+    assert {name: found[name] for name in ("added", "removed", "changed", "renamed")} == {
+        "added": ["added\x1b[31m"],
+        "removed": ["model.layers.0.input_layernorm.weight"],
+        "changed": ["model.norm.weight"],
+        "renamed": [{"from": "lm_head.weight", "to": "head"}],
+    }
+    ran = run("fingerprint", str(old), "--compare", "new")
+    assert ran.code == 10
+    assert "renamed: 1\n  lm_head.weight -> head\n" in ran.out
+    assert "\x1b" not in ran.out
+    assert run("fingerprint", "old", "--compare", "new", "-q").out == "different\n"
+
+
+def test_text_names_some_and_counts_all(run: Run, old: Path, tmp_path: Path) -> None:  # noqa: ARG001
+    write(tmp_path / "new", {**llama(), **{f"t{number:02}": Tensor("U8", (0,), b"") for number in range(30)}})
+    ran = run("fingerprint", "old", "--compare", "new")
+    assert "added: 30\n  t00\n" in ran.out
+    assert "  t19\n  and 10 more (-o json names all)\n" in ran.out
+
+
+def test_kept_hashes_are_used_and_said(run: Run, old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_hashes, "_SETTLED_NS", -(10**12))
+    assert "files_not_read_again" not in run("fingerprint", "old").out
+    assert "files_not_read_again: 0\n" in run("fingerprint", "old", "--hash-cache", "hashes").out
+    assert "files_not_read_again: 1\n" in run("fingerprint", "old", "--hash-cache", "hashes").out
+    ran = run("fingerprint", "old", "--hash-cache", str(old / "model.safetensors"))
+    assert (ran.code, "not a sound kvgate/kept-hashes/v1 file" in ran.err) == (3, True)
+    assert (old / "model.safetensors").read_bytes() == encode(llama())
+    assert (tmp_path / "hashes").exists()
+
+
+def test_pickle_is_hashed_as_it_is_where_asked(run: Run, old: Path, tmp_path: Path) -> None:  # noqa: ARG001
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'touch owned'\ntR.")
+    assert run("fingerprint", "a").code == 3
+    facts = json.loads(run("fingerprint", "a", "--opaque-pickle", "-o", "json").out)
+    assert facts["kv_rule"] == "opaque"
+    assert run("fingerprint", "a", "--compare", "b", "--opaque-pickle", "-q").out == "equal\n"
+    (tmp_path / "b" / "pytorch_model.bin").write_bytes(b"saved again")
+    ran = run("fingerprint", "a", "--compare", "b", "--opaque-pickle", "-q")
+    assert (ran.code, ran.out) == (11, "undecided\n")
+    run("fingerprint", "a", "--opaque-pickle", "-o", "map=a.jsonl")
+    ran = run("fingerprint", "old", "--compare", "a.jsonl")
+    assert (ran.code, "opaque files do not compare with tensors" in ran.err) == (3, True)
+    assert not (tmp_path / "owned").exists()
+
+
+def _gguf(path: Path, base: float) -> None:
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_rope_freq_base(base)
+    writer.add_tensor("w", np.ones(4, dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def test_what_gguf_says_beside_its_tensors_counts(run: Run, tmp_path: Path) -> None:
+    _gguf(tmp_path / "a.gguf", 10000.0)
+    _gguf(tmp_path / "b.gguf", 500000.0)
+    facts = json.loads(run("fingerprint", "a.gguf", "-o", "json", "-o", "map=a.jsonl").out)
+    assert facts["metadata"]["llama.rope.freq_base"] == 10000.0
+    ran = run("fingerprint", "a.gguf", "--compare", "b.gguf", "-o", "json")
+    found = json.loads(ran.out)
+    assert (ran.code, found["state"], found["old"] == found["new"]) == (10, "different", True)
+    assert "llama.rope.freq_base" in found["metadata"]
+    assert run("fingerprint", "a.gguf", "--compare", "a.gguf").code == 0
+    assert run("fingerprint", "a.jsonl", "--compare", "b.gguf").code == 11, "a map holds no metadata"
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    tensors = {"w": Tensor("U8", (20_000,), b"w" * 20_000)}
+    changed = {"w": Tensor("U8", (20_000,), b"v" * 20_000)}
+    shaped = {"w": Tensor("U8", (2, 10_000), b"w" * 20_000)}
+    revisions = {
+        letter * 40: {"model.safetensors": encode(one), "README.md": letter.encode()}
+        for letter, one in {"a": tensors, "b": tensors, "c": changed, "d": shaped}.items()
+    }
+    with serving(Hub({"org/m": Repository(revisions, {letter: letter * 40 for letter in "abcd"})})) as running:
+        for name in ("published", "compare_published"):  # the client takes HF_ENDPOINT when it is first imported
+            monkeypatch.setattr(publications, name, partial(getattr(publications, name), endpoint=running.url))
+        yield running
+
+
+@pytest.mark.parametrize(("new", "code", "state"), [("b", 0, "equal"), ("c", 11, "undecided"), ("d", 10, "different")])
+def test_two_revisions_on_the_hub(new: str, code: int, state: str, run: Run, hub: Hub) -> None:
+    ran = run("fingerprint", "org/m@a", "--compare", f"org/m@{new}", "--hub", "-o", "json")
+    assert (ran.code, ran.err) == (code, "")
+    found = json.loads(ran.out)
+    assert (found["state"], found["old"]) == (state, f"org/m@{'a' * 40}")
+    size = len(encode({"w": Tensor("U8", (20_000,), b"v" * 20_000)}))
+    if state == "undecided":
+        assert found["bytes_to_fetch"] == 2 * size
+    assert not [path for verb, path in hub.requests if state == "equal" and verb == "GET" and "resolve" in path]
+
+
+def test_one_revision_on_the_hub(run: Run, hub: Hub) -> None:
+    facts = json.loads(run("fingerprint", "org/m@a", "--hub", "-o", "json").out)
+    assert (facts["repo"], facts["commit"]) == ("org/m", "a" * 40)
+    (file,) = facts["weights"].values()
+    assert file["digest"].startswith("sha256:")
+    assert hub.sent == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-o", "yaml"], "there is no format 'yaml'"),
+        (["-o", "map"], "'map' is not one of"),
+        (["-o", "map="], "'map=' is not one of"),
+        (["-o", "json=x"], "'json=x' is not one of"),
+        (["-o", "json", "-o", "text"], "'text' is not one of"),
+        (["-o", "map=a", "-o", "map=b"], "'map=b' is not one of"),
+        (["-o", "map=a", "--compare", "b"], "the map of which side"),
+        (["--hub", "--hash-cache", "h"], "reads no file"),
+        (["--hub", "-o", "map=x"], "reads no file"),
+        (["--hub", "--opaque-pickle"], "reads no file"),
+    ],
+)
+def test_what_does_not_go_together_is_a_usage_error(run: Run, arguments: list[str], message: str) -> None:
+    ran = run("fingerprint", "org/m", *arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert message in ran.err
