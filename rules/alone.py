@@ -35,10 +35,10 @@ def _verdict(new: Manifest, cover: Coverer, dimension_id: str, feature: str, wha
     if cell.key in _SEPARATING:
         return []
     connector = new.value("cache.connector")
+    note = f" ({cell.note})" if cell.note else ""
     if cell.key in ("no", "rejects"):
-        note = f" ({cell.note})" if cell.note else ""
         return [_change(new, dimension_id, "fault", f"{what}; the key of {connector} does not hold it{note}")]
-    detail = f"{what}; whether the key holds it is not known" + (f": {cover.why}" if cover.why else "")
+    detail = f"{what}; whether the key holds it is not known" + (f": {cover.why}" if cover.why else note)
     return [replace(_change(new, dimension_id, UNVERIFIED, detail), lacks=PROFILE)]
 
 

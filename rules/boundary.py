@@ -17,6 +17,8 @@ from kvgate.rules.values import Known
 
 KeysAnswer = Literal["yes", "no", "unknown", "through token ids", "no store"]
 
+_IN_WORKER = "entries live in the memory of the worker that made them, and end with it"
+
 
 @dataclass(frozen=True)
 class Boundary:
@@ -88,6 +90,8 @@ def met(change: Change, boundary: Boundary, sides: Sides) -> str | None:
     A change of the address itself (kind ``moved``) is about what lies at the target, so only a safe name
     settles it: that old entries are out of reach is what the change says.
     """
+    if sides.new_cover.in_worker and change.kind != "adverse":
+        return _IN_WORKER
     if boundary.knob is not None:
         return f"{boundary.knob.path} differs, and {boundary.why_knob}"
     if about_the_target(change):
@@ -196,6 +200,8 @@ def holds(knob: Knob, value: object, derived: str | None) -> bool:
 
 def target_shown(new: Manifest, cover: Coverer, derived: str | None, inventory: Iterable[Evidence]) -> str | None:
     """Say how the entries that a deployment will find are known to be its own or none; ``None`` where nothing says."""
+    if cover.in_worker:
+        return _IN_WORKER
     for knob in cover.knobs or ():
         if holds(knob, new.value(knob.path), derived):
             return f"{knob.path} holds the id derived from this identity"

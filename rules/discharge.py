@@ -8,8 +8,9 @@ from typing import Any
 from kvgate.rules.change import Change
 from kvgate.rules.compare.sides import Sides
 from kvgate.rules.evidence import Evidence
+from kvgate.rules.keyforms import uses_mla
 from kvgate.rules.pack import Discharge
-from kvgate.rules.profile import Coverer, uses_mla, version_in
+from kvgate.rules.profile import Coverer, version_in
 
 TOKEN_DIMENSIONS = ("tokenizer", "tokenizer.renderer", "tokenizer.options", "chat_template")
 """The dimensions that decide which token ids a text becomes."""

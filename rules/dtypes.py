@@ -32,3 +32,12 @@ def canonical_dtype(name: str) -> str:
 def torch_storage(name: str) -> str:
     """Return the torch dtype in which a KV format is stored."""
     return _TORCH_STORAGE.get(name, name)
+
+
+def flag_name(name: str) -> str:
+    """Return what a KV format may be called in a key that holds vLLM's ``--kv-cache-dtype``.
+
+    ``fp8_ds_mla`` is chosen in the worker, and the scheduler's process may go on calling it ``fp8``
+    (vllm-project/vllm#56928), so the two are not told apart.
+    """
+    return "fp8_e4m3" if name == "fp8_ds_mla" else name

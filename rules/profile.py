@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
@@ -12,14 +13,16 @@ from pydantic import Field, model_validator
 from kvgate.rules import dtypes
 from kvgate.rules.catalogue import Dimension, dimensions
 from kvgate.rules.change import UNCLASSIFIED
+from kvgate.rules.keyforms import Form, in_key
 from kvgate.rules.manifest import Manifest, schema_leaves
 from kvgate.rules.packaged import DataModel, packaged_bytes, packaged_names, parse_data
 from kvgate.rules.values import UNKNOWN, Known
 from kvgate.rules.values import Field as ManifestField
 
+SCHEMA_ID = "kvgate/profile/v1"
+
 Coverage = Literal["separates", "token-ids", "rejects", "no", "unknown"]
 Feature = Literal["lora", "cache_salt", "multimodal", "prompt_embeds", "template_kwargs", "kv_scales", "weights"]
-Form = Literal["verbatim", "last-component", "world-size", "world-size-unless-mla", "torch-storage-dtype"]
 
 
 class Cell(DataModel):
@@ -27,12 +30,18 @@ class Cell(DataModel):
 
     ``key``: it separates; separates only because token hashes change; rejects at connect (no key);
     does not separate; not known. ``form``: the form in which the value enters the key, where two values
-    can share one. ``scope``: the entries whose keys carry it. ``harmless_when``: the condition under which
-    a difference leaves entries valid by design.
+    can share one. ``paths``: those of the dimension's manifest paths that enter it; all where none is listed.
+    ``while_unset``: the manifest path that must be known to be unset for the key to hold it at all.
+    ``clashes_with``: another thing requests carry that enters the key at the same place, so that a value of
+    one is a value of the other. ``scope``: the entries whose keys carry it. ``harmless_when``: the condition
+    under which a difference leaves entries valid by design.
     """
 
     key: Coverage
     form: Form = "verbatim"
+    paths: list[str] = Field(default_factory=list)
+    while_unset: str | None = None
+    clashes_with: Feature | None = None
     scope: Literal["all", "adapter", "media", "tenant"] = "all"
     harmless_when: Literal["mla"] | None = None
     note: str | None = None
@@ -61,32 +70,70 @@ class Clearing(DataModel):
 
 
 class Versions(DataModel):
-    """The versions a profile was read for; outside them it says nothing."""
+    """The versions a profile was read for; outside them it says nothing.
+
+    ``range``: released versions, PEP 440. ``commits``: what was read between releases, in as many hex digits as
+    are known of each. Where both are missing, what was read is no one version.
+    """
 
     path: Literal["cache.version", "engine.version"]
-    range: str
+    range: str | None = None
+    commits: list[str] = Field(default_factory=list)
+
+    @property
+    def said(self) -> str:
+        """The versions in words, after the path: ``>=0.31,<=0.33.0``, ``commit 34ab141``."""
+        parts = [*([self.range] if self.range else []), *(f"commit {commit}" for commit in self.commits)]
+        return " or ".join(parts)
+
+    def speak_for(self, version: Any) -> bool:
+        """Whether a version was read: one in the range, or one of the commits in seven or more hex digits."""
+        if self.range is not None and version_in(version, self.range):
+            return True
+        text = str(version)
+        return _COMMIT.fullmatch(text) is not None and any(text.startswith(commit) for commit in self.commits)
+
+
+_COMMIT = re.compile(r"[0-9a-f]{7,40}")
 
 
 class Upgrade(DataModel):
-    """What one version step does: to the keys, and whether stored KV stays what the new version would compute."""
+    """What one version step does: to the keys, and whether stored KV stays what the new version would compute.
+
+    ``keys``: kept, gone cold, or made to meet those of other processes that they were apart from. ``scope``: all
+    entries, those of plain text, or those of requests that carry something else (adapters, salts, media).
+    """
 
     from_: str = Field(alias="from")
     to: str
     path: Literal["cache.version", "engine.version"]
     keys: Literal["kept", "cold", "joins"]
     kv: Literal["same", "unknown"]
-    scope: Literal["all", "text"] = "all"
+    scope: Literal["all", "text", "not-text"] = "all"
+    note: str | None = None
     source: str
+
+    @model_validator(mode="after")
+    def _covers_whole_requests(self) -> Upgrade:
+        if self.kv == "same" and self.scope == "not-text":
+            raise ValueError("a step that is covered is covered for all entries, or for text")
+        return self
 
 
 class Profile(DataModel):
-    """One connector and key scheme. A dimension or feature it does not list is not known."""
+    """One connector and key scheme. A dimension or feature it does not list is not known.
+
+    ``outlives_worker``: whether entries stay when the worker that made them is gone. ``knobs``: ``null`` where no
+    setting is known, ``[]`` where there positively is none. ``isolation``: what keeps entries apart where no setting
+    that a manifest holds does.
+    """
 
     id: str
     title: str
     source: str
     checked: str
     versions: Versions | None = None
+    outlives_worker: bool = True
     token_keyed: bool
     key_from_fields: bool = False
     key_format: str
@@ -94,23 +141,43 @@ class Profile(DataModel):
     cells: dict[str, Cell]
     requests: dict[Feature, Cell]
     knobs: list[Knob] | None
+    isolation: str | None = None
     clearing: Clearing
     upgrades: list[Upgrade] = Field(default_factory=list)
 
     @model_validator(mode="after")
-    def _known_dimensions(self) -> Profile:
-        unknown = sorted(set(self.cells) - {known.id for known in dimensions()})
-        if unknown:
-            raise ValueError(f"cells: {unknown[0]!r} is not a dimension")
+    def _about_what_there_is(self) -> Profile:
+        known = {one.id: one for one in dimensions()}
+        for name, cell in self.cells.items():
+            if name not in known:
+                raise ValueError(f"cells: {name!r} is not a dimension")
+            if strangers := [path for path in cell.paths if path not in known[name].paths]:
+                raise ValueError(f"cells: {strangers[0]!r} is no path of {name}")
+        for cell in (*self.cells.values(), *self.requests.values()):
+            if cell.while_unset is not None and cell.while_unset not in schema_leaves():
+                raise ValueError(f"cells: while_unset: {cell.while_unset!r} is not a manifest path")
         return self
+
+
+class _EveryConnector(DataModel):
+    source: str
+    checked: str
+    cells: dict[str, Cell]
+    requests: dict[Feature, Cell]
 
 
 @cache
 def load_profile(identifier: str) -> Profile | None:
-    """Return a shipped profile by id, or ``None`` where there is none."""
+    """Return a shipped profile by id, with what is true of every connector; ``None`` where there is none."""
     if identifier not in packaged_names("profiles"):
         return None
-    return parse_data(packaged_bytes("profiles", f"{identifier}.yaml"), f"{identifier}.yaml", Profile)
+    own = parse_data(packaged_bytes("profiles", f"{identifier}.yaml"), f"{identifier}.yaml", Profile)
+    if own.key_from_fields:
+        return own
+    shared = parse_data(packaged_bytes("data", "every_connector.yaml"), "every_connector.yaml", _EveryConnector)
+    cells = {**shared.cells, **own.cells}
+    ordered = {one.id: cells[one.id] for one in dimensions() if one.id in cells}
+    return own.model_copy(update={"cells": ordered, "requests": {**shared.requests, **own.requests}})
 
 
 def shipped_profiles() -> dict[str, Profile]:
@@ -135,9 +202,7 @@ class Coverer:
         """Return what the key does with a dimension; not known where nothing says."""
         if self.profile is None or dimension_id == UNCLASSIFIED:
             return _NOTHING
-        if self.profile.key_from_fields:
-            return self._own_cells.get(dimension_id, _NOTHING)
-        return self.profile.cells.get(dimension_id, _NOTHING)
+        return self._cells.get(dimension_id, _NOTHING)
 
     def request(self, feature: Feature) -> Cell:
         """Return what the key does with something that varies between requests."""
@@ -150,7 +215,12 @@ class Coverer:
             if feature == "template_kwargs" and self.token_keyed:
                 return _FROM_TOKENS
             return _SEPARATES if feature in fields else _LEFT_OUT
-        return self.profile.requests.get(feature, _NOTHING)
+        cell = self._in_force(self.profile.requests.get(feature, _NOTHING))
+        other = cell.clashes_with
+        if other is None or self._carries(other) is False:
+            return cell
+        note = f"it enters the key where {other} does, and requests may carry either"
+        return cell.model_copy(update={"key": "unknown", "note": note})
 
     @property
     def token_keyed(self) -> bool:
@@ -165,12 +235,12 @@ class Coverer:
     @property
     def knobs(self) -> list[Knob] | None:
         """The isolation knobs that work for this deployment; ``None``: not known, ``[]``: there is none."""
-        if self.profile is None:
+        if self.profile is None or self.profile.knobs is None:
             return None
         fields = self._own_fields if self.profile.key_from_fields else None
         return [
             knob
-            for knob in self.profile.knobs or []
+            for knob in self.profile.knobs
             if knob.when_key_has is None or (fields is not None and knob.when_key_has in fields)
         ]
 
@@ -179,43 +249,63 @@ class Coverer:
         """The dimensions that the keys of all entries hold, in catalogue order, with the paths that enter them."""
         if self.profile is None:
             return {}
-        cells = self._own_cells if self.profile.key_from_fields else self.profile.cells
         held = [
-            one
+            (one, cell)
             for one in dimensions()
-            if (cell := cells.get(one.id)) is not None and cell.key == "separates" and cell.scope == "all"
+            if (cell := self._cells.get(one.id)) is not None and cell.key == "separates" and cell.scope == "all"
         ]
         if not self.profile.key_from_fields:
-            return {one.id: one.paths for one in held}
+            return {one.id: cell.paths or one.paths for one, cell in held}
         fields = {*(self._own_fields or ()), *_ALWAYS_IN_AN_OWN_KEY}
-        return {one.id: [field for field in fields if one.owns(field)] for one in held}
+        return {one.id: [field for field in fields if one.owns(field)] for one, _ in held}
+
+    @property
+    def in_worker(self) -> bool:
+        """Whether entries are known to end with the worker that made them."""
+        return self.profile is not None and not self.profile.outlives_worker
 
     def part(self, dimension_id: str, path: str) -> ManifestField:
-        """Return the value at ``path`` in the form in which it enters the key; unknown where that is not known."""
-        form = self.cell(dimension_id).form
+        """Return the value at ``path`` in the form in which it enters the key; unknown where that is not known.
+
+        A path that does not enter it is one and the same for all values.
+        """
+        cell = self.cell(dimension_id)
+        if cell.paths and path not in cell.paths:
+            return Known(None)
         field = self.manifest.get(path)
         if not isinstance(field, Known):
             return field
         if dimension_id in ("precision.compute", "precision.kv_cache") and field.value not in dtypes.KNOWN:
             return UNKNOWN  # it may be another format's second name
-        if form == "verbatim":
-            return field
-        if form == "world-size":
-            return self._world_size()
-        if form == "world-size-unless-mla":
-            mla = uses_mla(self.manifest)
-            return UNKNOWN if mla is None else Known(1) if mla else self._world_size()
-        if not isinstance(field.value, str):
-            return field
-        if form == "last-component":
-            return Known(field.value.rstrip("/").rpartition("/")[2])
-        return Known(dtypes.torch_storage(field.value))
+        return in_key(cell.form, field, self.manifest)
 
-    def _world_size(self) -> ManifestField:
-        tensor, pipeline = (self.manifest.get(f"parallelism.{name}") for name in ("tensor", "pipeline"))
-        if isinstance(tensor, Known) and isinstance(pipeline, Known):
-            return Known(tensor.value * pipeline.value)
-        return UNKNOWN
+    @cached_property
+    def _cells(self) -> Mapping[str, Cell]:
+        if self.profile is None:
+            return {}
+        if self.profile.key_from_fields:
+            return self._own_cells
+        return {name: self._in_force(cell) for name, cell in self.profile.cells.items()}
+
+    def _in_force(self, cell: Cell) -> Cell:
+        """Return a cell as it is for this deployment: what the key holds only while something is unset, or not."""
+        path = cell.while_unset
+        if path is None or self.manifest.unset(path):
+            return cell
+        return cell.model_copy(update={"key": "no" if self.manifest.knows(path) else "unknown"})
+
+    def _carries(self, feature: Feature) -> bool | None:
+        features, adapters = self.manifest.get("request_features"), self.manifest.get("adapters")
+        carried = {"lora" if one == "lora_hot_load" else one for one in self.manifest.value("request_features") or ()}
+        if feature in carried:
+            return True
+        known = isinstance(features, Known)
+        if feature == "lora":
+            served = [one for one in (self.manifest.value("adapters") or {}).values() if one.get("removed") is not True]
+            if served:
+                return True
+            known = known and isinstance(adapters, Known)
+        return False if known else None
 
     @cached_property
     def _own_fields(self) -> frozenset[str] | None:
@@ -265,18 +355,6 @@ _TOKEN_DIMENSIONS = frozenset(
 )
 
 
-def uses_mla(manifest: Manifest) -> bool | None:
-    """Whether the model caches one latent per token for all heads (DeepSeek's MLA); ``None`` where not known.
-
-    Told by ``kv_lora_rank`` in the config, as transformers' DeepSeek-V2 and -V3 classes name it.
-    """
-    config = manifest.value("model.config")
-    if not isinstance(config, Mapping):
-        return None
-    text = config.get("text_config")
-    return any(isinstance(part, Mapping) and part.get("kv_lora_rank") is not None for part in (config, text))
-
-
 def cover(manifest: Manifest, profiles: Mapping[str, Profile] | None = None) -> Coverer:
     """Find the profile that speaks for a deployment's entries.
 
@@ -293,18 +371,22 @@ def cover(manifest: Manifest, profiles: Mapping[str, Profile] | None = None) -> 
     profile = load_profile(connector.value) if profiles is None else profiles.get(connector.value)
     if profile is None:
         return Coverer(manifest, None, f"there is no profile for the connector {connector.value!r}")
-    if profile.versions is not None:
-        version = manifest.value(profile.versions.path)
-        if version is None:
-            return Coverer(
-                manifest, None, f"{profile.versions.path} is not known; the profile covers {profile.versions.range}"
-            )
-        if not version_in(version, profile.versions.range):
-            range_ = f"{profile.versions.path} {profile.versions.range}"
-            return Coverer(manifest, None, f"the profile {profile.id} speaks for {range_}, not for {version}")
+    if profile.versions is not None and (why := _outside(profile, profile.versions, manifest)) is not None:
+        return Coverer(manifest, None, why)
     if profile.key_from_fields and not manifest.value("cache.key_fields"):
         return Coverer(manifest, None, "cache.key_fields is not known, or empty")
     return Coverer(manifest, profile, "")
+
+
+def _outside(profile: Profile, versions: Versions, manifest: Manifest) -> str | None:
+    version = manifest.value(versions.path)
+    if not versions.said:
+        return f"the profile {profile.id} was read from files of no one release, so it speaks for none"
+    if version is None:
+        return f"{versions.path} is not known; the profile covers {versions.said}"
+    if versions.speak_for(version):
+        return None
+    return f"the profile {profile.id} speaks for {versions.path} {versions.said}, not for {version}"
 
 
 def version_in(version: Any, wanted: str) -> bool:

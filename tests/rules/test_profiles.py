@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from kvgate.rules.action import action_for
-from kvgate.rules.catalogue import dimension
 from kvgate.rules.decide import Decision
 from kvgate.rules.finding import Finding
+from kvgate.rules.keyforms import uses_mla
 from kvgate.rules.namespace import derive
-from kvgate.rules.profile import cover, load_profile, shipped_profiles, uses_mla, version_in
+from kvgate.rules.profile import cover, version_in
 from tests.rules.clean import clean, digest
+from tests.rules.connectors import OTHER
 from tests.rules.deciding import CLEAR, NAMESPACE, REUSE, about, decided, rules
 
 OFFLOAD: dict[str, Any] = {"cache.connector": "vllm-offload-fs", "cache.version": None}
@@ -21,171 +22,10 @@ LMCACHE: dict[str, Any] = {"cache.connector": "lmcache"}
 OWN: dict[str, Any] = {"cache.connector": "own-store", "cache.version": None}
 BASES = {"vllm-offload-fs": OFFLOAD, "lmcache-mp": MP, "lmcache": LMCACHE}
 
-# What the sources say of the key (LMCache 0.5.6 and vLLM 0.33.0), not what the profiles do: S separates every entry,
-# T only because other tokens are other keys, N not at all, A the entries of one adapter.
-S, T, N, A = "separates", "token-ids", "no", "adapter"
-TABLE: dict[str, tuple[str, str, str]] = {
-    # dimension: vllm-offload-fs, lmcache-mp, lmcache
-    "weights": (N, N, N),
-    "weights.served": (N, N, N),
-    "weights.mutable": (N, N, N),
-    "model.id": (S, S, S),
-    "model.served_name": (N, N, N),
-    "model.revision": (N, N, N),
-    "model.config": (N, N, N),
-    "model.quantization": (N, N, N),
-    "model.code": (N, N, N),
-    "model.processor": (N, N, N),
-    "tokenizer": (T, T, T),
-    "tokenizer.renderer": (T, T, T),
-    "tokenizer.options": (T, T, T),
-    "chat_template": (T, T, T),
-    "precision.compute": (N, N, N),
-    "precision.kv_cache": (S, N, S),
-    "precision.kv_scales": (N, N, N),
-    "adapters": (A, N, N),
-    "parallelism.tensor": (N, S, S),
-    "parallelism.pipeline": (S, S, S),
-    "parallelism.expert": (N, N, N),
-    "parallelism.context": (S, N, N),
-    "engine.name": (N, N, N),
-    "engine.version": (N, N, N),
-    "engine.build": (N, N, N),
-    "engine.accelerator": (N, N, N),
-    "engine.attention_backend": (N, N, N),
-    "engine.block_size": (S, N, N),
-    "engine.kv_layout": (N, N, N),
-    "engine.max_model_len": (N, N, N),
-    "engine.prefix_hash": (S, N, S),
-    "engine.speculative": (N, N, N),
-    "engine.args": (N, N, N),
-    "cache.version": (N, N, N),
-    "cache.location": (S, S, S),
-    "cache.chunk_size": (S, T, T),
-    "cache.serde": (N, N, N),
-    "cache.namespace": (S, S, S),
-    "cache.tenancy": (N, N, N),
-    "cache.key_fields": (N, N, N),
-    "cache.epoch": (N, N, N),
-    "inputs.tool_schemas": (T, T, T),
-    "inputs.document_sets": (T, T, T),
-    "inputs.system_prompts": (T, T, T),
-}
-OTHER: dict[str, dict[str, Any]] = {
-    "weights": {"weights.checkpoint.digest": digest("9"), "weights.checkpoint.kv_digest": digest("9")},
-    "weights.served": {"weights.served": [{"rank": 0, "digest": digest("9")}]},
-    "weights.mutable": {},
-    "model.id": {"model.id": "/models/other"},
-    "model.served_name": {"model.served_name": "other"},
-    "model.revision": {"model.revision": "b" * 40},
-    "model.config": {"model.config/rms_norm_eps": 1e-06},
-    "model.quantization": {"model.quantization": "awq"},
-    "model.code": {"model.code": digest("9")},
-    "model.processor": {"model.processor": digest("9")},
-    "tokenizer": {"tokenizer.effective": digest("9")},
-    "tokenizer.renderer": {"tokenizer.renderer.tokenizers": "0.22.0"},
-    "tokenizer.options": {"tokenizer.options/content_format": "openai"},
-    "chat_template": {"chat_template.digest": digest("9"), "chat_template.tree": digest("9")},
-    "precision.compute": {"precision.compute": "float16"},
-    "precision.kv_cache": {"precision.kv_cache": "fp8_e4m3"},
-    "precision.kv_scales": {"precision.kv_scales": digest("9")},
-    "adapters": {"adapters": [{"name": "billing", "digest": digest("9")}]},
-    "parallelism.tensor": {"parallelism.tensor": 4},
-    "parallelism.pipeline": {"parallelism.pipeline": 2},
-    "parallelism.expert": {"parallelism.expert": 2},
-    "parallelism.context": {"parallelism.decode_context": 2},
-    "engine.name": {"engine.name": "sglang"},
-    "engine.version": {"engine.version": "0.32.0"},
-    "engine.build": {"engine.packages": digest("9")},
-    "engine.accelerator": {"engine.accelerator": "B200"},
-    "engine.attention_backend": {"engine.attention_backend": "FLASHINFER"},
-    "engine.block_size": {"engine.block_size": 32},
-    "engine.kv_layout": {"engine.kv_layout": "HND"},
-    "engine.max_model_len": {"engine.max_model_len": 4096},
-    "engine.prefix_hash": {"engine.prefix_hash.seed": "1"},
-    "engine.speculative": {"engine.speculative": {"method": "eagle"}},
-    "engine.args": {"engine.args/enable-dbo": True},
-    "cache.version": {},
-    "cache.location": {"cache.location": "redis://cache-2:6379/0"},
-    "cache.chunk_size": {"cache.chunk_size": 128},
-    "cache.serde": {"cache.serde": "cachegen"},
-    "cache.namespace": {"cache.namespace": "prod-b"},
-    "cache.tenancy": {},
-    "cache.key_fields": {"cache.key_fields": ["token_ids"]},
-    "cache.epoch": {"cache.epoch": 15},
-    "inputs.tool_schemas": {"inputs.tool_schemas": {}},
-    "inputs.document_sets": {"inputs.document_sets": {}},
-    "inputs.system_prompts": {"inputs.system_prompts": {}},
-}
-# Where the new side's own fault would hide it, or only the step up is covered, the old side differs instead.
-OLD_OTHER: dict[str, dict[str, Any]] = {
-    "weights.mutable": {"weights.mutable": True},
-    "cache.version": {"cache.version": "0.4.9"},
-    "cache.tenancy": {"cache.tenancy": {"boundary": "tenant", "carried_by": None}},
-}
-ADDRESS = {"model.id", "engine.prefix_hash", "cache.location", "cache.namespace"}
-HARMLESS = {
-    "model.served_name",
-    "model.revision",
-    "engine.max_model_len",
-    "cache.key_fields",
-    "cache.epoch",
-    "inputs.tool_schemas",
-    "inputs.document_sets",
-    "inputs.system_prompts",
-}
-CELLS = [(connector, name, TABLE[name][column]) for column, connector in enumerate(BASES) for name in TABLE]
-
 
 def only(decision: Decision, name: str) -> Finding:
     (found,) = (finding for finding in decision.findings if finding.change.dimension == name)
     return found
-
-
-@pytest.mark.parametrize(("connector", "name", "key"), CELLS, ids=[f"{c}: {n}" for c, n, _ in CELLS])
-def test_a_pair_that_differs_in_one_dimension(connector: str, name: str, key: str) -> None:
-    base = BASES[connector]
-    decision = decided({**base, **OLD_OTHER.get(name, {})}, {**base, **OTHER[name]})
-    finding = only(decision, name)
-    if name == "cache.version" and connector != "vllm-offload-fs":
-        assert (decision.verdict, decision.exit_code) == (REUSE, 0)  # a sourced row covers the step
-        return
-    if name in HARMLESS:
-        assert (decision.verdict, decision.exit_code) == (REUSE, 0)
-        return
-    if name in ADDRESS:
-        # Old entries are out of reach; nothing says what lies at the target.
-        moved = key == S
-        assert finding.keys_separate == ("yes" if moved else "no")
-        assert (decision.verdict, decision.exit_code) == ((NAMESPACE, 10) if moved else (REUSE, 0))
-        return
-    if key == A:
-        assert (decision.verdict, decision.exit_code) == (REUSE, 0)
-        assert finding.discharged == "the key holds it"
-        return
-    assert finding.keys_separate == {S: "yes", T: "through token ids", N: "no"}[key]
-    tenants = name == "cache.tenancy"
-    assert decision.verdict == (CLEAR if tenants else NAMESPACE)
-    if name == "adapters":  # served adapters are asked for, and this key does not hold them
-        assert decision.exit_code == 30
-        return
-    assert decision.exit_code == (20 if tenants else 0 if key in (S, T) else 10)
-
-
-def test_the_table_is_about_every_cell_of_these_profiles() -> None:
-    for connector in BASES:
-        profile = load_profile(connector)
-        assert profile is not None
-        assert profile.cells.keys() == TABLE.keys()
-
-
-def test_shipped_profiles_name_their_source_and_are_filed_under_their_id() -> None:
-    profiles = shipped_profiles()
-    assert set(BASES) | {"own-store"} <= profiles.keys()
-    for name, profile in profiles.items():
-        assert profile.id == name
-        assert len(profile.source) > 10
-        assert profile.checked >= "2026-01-01"
 
 
 # ---- values that share a key although they differ ----
@@ -515,13 +355,6 @@ def test_the_verdict_is_the_strictest_over_all_old_ones() -> None:
     assert (decision.verdict, decision.exit_code) == (CLEAR, 20)
     assert {finding.baseline for finding in decision.findings} == {1, 2}
     assert [clear.baseline for clear in action_for(decision).clears] == [2]
-
-
-@pytest.mark.parametrize("name", sorted(TABLE))
-def test_every_other_value_is_of_the_dimension_it_is_about(name: str) -> None:
-    changed = {**OTHER[name], **OLD_OTHER.get(name, {})}
-    assert all(dimension(name).owns(path.replace("/", ".")) for path in changed)
-    assert changed
 
 
 # ---- what is installed ----

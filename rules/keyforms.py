@@ -1,0 +1,128 @@
+"""The forms in which a manifest's values enter a key: where two values share one, the key does not tell them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from kvgate.rules import dtypes
+from kvgate.rules.manifest import Manifest
+from kvgate.rules.values import UNKNOWN, Field, Known
+
+Form = Literal[
+    "verbatim",
+    "last-component",
+    "slashes-as-dashes",
+    "world-size-unless-mla",
+    "attention-tensor-size",
+    "kv-heads-per-rank",
+    "whether-more-than-one",
+    "torch-storage-dtype",
+    "cache-dtype-flag",
+    "draft-model",
+]
+
+
+def in_key(form: Form, field: Known, manifest: Manifest) -> Field:
+    """Return a known value of a manifest in the form in which it enters a key; unknown where that is not known.
+
+    Args:
+        form: how the key is made of it; what each form does stands beside its function.
+        field: the value in the manifest.
+        manifest: the deployment it belongs to: some forms depend on more than the one value.
+    """
+    return _FORMS[form](field, manifest)
+
+
+def uses_mla(manifest: Manifest) -> bool | None:
+    """Whether the model caches one latent per token for all heads (DeepSeek's MLA); ``None`` where not known.
+
+    Told by ``kv_lora_rank`` in the config, as transformers' DeepSeek-V2 and -V3 classes name it.
+    """
+    config = manifest.value("model.config")
+    if not isinstance(config, Mapping):
+        return None
+    text = config.get("text_config")
+    return any(isinstance(part, Mapping) and part.get("kv_lora_rank") is not None for part in (config, text))
+
+
+def _verbatim(field: Known, _manifest: Manifest) -> Field:
+    return field
+
+
+def _last_component(field: Known, _manifest: Manifest) -> Field:
+    return _of_text(field, lambda text: text.rstrip("/").rpartition("/")[2])
+
+
+def _slashes_as_dashes(field: Known, _manifest: Manifest) -> Field:
+    return _of_text(field, lambda text: text.replace("/", "-"))
+
+
+def _torch_storage_dtype(field: Known, _manifest: Manifest) -> Field:
+    return _of_text(field, dtypes.torch_storage)
+
+
+def _cache_dtype_flag(field: Known, _manifest: Manifest) -> Field:
+    return _of_text(field, dtypes.flag_name)
+
+
+def _of_text(field: Known, change: Callable[[str], str]) -> Field:
+    return Known(change(field.value)) if isinstance(field.value, str) else field
+
+
+def _world_size_unless_mla(_field: Known, manifest: Manifest) -> Field:
+    """Only the product of tensor and pipeline size; MLA drops it (LMCache)."""
+    mla = uses_mla(manifest)
+    if mla is None or mla:
+        return UNKNOWN if mla is None else Known(1)
+    tensor, pipeline = (manifest.get(f"parallelism.{name}") for name in ("tensor", "pipeline"))
+    if isinstance(tensor, Known) and isinstance(pipeline, Known):
+        return Known(tensor.value * pipeline.value)
+    return UNKNOWN
+
+
+def _attention_tensor_size(field: Known, manifest: Manifest) -> Field:
+    """The tensor size of attention, and nothing for MLA (SGLang's HiCache).
+
+    With data parallel attention it is the size divided by both the data and the context parallel size, and whether
+    attention is data parallel is not in the manifest: so it is only known where neither can be.
+    """
+    mla = uses_mla(manifest)
+    if mla is None or mla:
+        return UNKNOWN if mla is None else Known(1)
+    alone = all(manifest.value(f"parallelism.{name}") == 1 for name in ("data", "prefill_context"))
+    return field if alone else UNKNOWN
+
+
+def _kv_heads_per_rank(field: Known, manifest: Manifest) -> Field:
+    """The number of KV heads that a rank holds; never less than one, where heads are copied (AIBrix)."""
+    config = manifest.value("model.config")
+    heads = config.get("num_key_value_heads") if isinstance(config, Mapping) else None
+    size: Any = field.value
+    if uses_mla(manifest) is not False or type(heads) is not int or type(size) is not int:
+        return UNKNOWN
+    return Known(max(1, heads // size))
+
+
+def _whether_more_than_one(field: Known, _manifest: Manifest) -> Field:
+    """The rank alone, and only where there are several (SGLang's Mooncake store)."""
+    return Known(field.value > 1) if type(field.value) is int else UNKNOWN
+
+
+def _draft_model(field: Known, _manifest: Manifest) -> Field:
+    """The draft model's name; how many tokens it guesses does not enter (vLLM's UMBP connector)."""
+    return Known(field.value.get("model")) if isinstance(field.value, Mapping) else Known(None)
+
+
+_FORMS: Mapping[Form, Callable[[Known, Manifest], Field]] = {
+    "verbatim": _verbatim,
+    "last-component": _last_component,
+    "slashes-as-dashes": _slashes_as_dashes,
+    "world-size-unless-mla": _world_size_unless_mla,
+    "attention-tensor-size": _attention_tensor_size,
+    "kv-heads-per-rank": _kv_heads_per_rank,
+    "whether-more-than-one": _whether_more_than_one,
+    "torch-storage-dtype": _torch_storage_dtype,
+    "cache-dtype-flag": _cache_dtype_flag,
+    "draft-model": _draft_model,
+}

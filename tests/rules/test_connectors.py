@@ -1,0 +1,318 @@
+"""Every connector and dimension: a pair that differs in just that, and the boundary says what the source says."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+
+from kvgate.rules.catalogue import dimension
+from kvgate.rules.decide import Decision
+from kvgate.rules.finding import Finding
+from kvgate.rules.profile import Feature, cover, shipped_profiles
+from kvgate.rules.schema import Feature as Carried
+from tests.rules.clean import FORGET, clean, digest
+from tests.rules.connectors import DIMENSIONS, KEYS, OLD_OTHER, OTHER, base, pair, spoken
+from tests.rules.deciding import CLEAR, NAMESPACE, REUSE, decided, rules
+
+ADDRESS = {name for name in DIMENSIONS if dimension(name).compare == "address"}
+INPUTS = {name for name in DIMENSIONS if name.startswith("inputs.")}
+EVERY = [(connector, name) for connector in KEYS for name in DIMENSIONS]
+SPOKEN = spoken()
+
+
+def only(decision: Decision, name: str) -> Finding:
+    (found,) = (finding for finding in decision.findings if finding.change.dimension == name)
+    return found
+
+
+@pytest.mark.parametrize(("connector", "name"), EVERY, ids=[f"{c}: {n}" for c, n in EVERY])
+def test_a_pair_that_differs_in_one_dimension(connector: str, name: str) -> None:
+    key = KEYS[connector].of(name)
+    old, new = pair(connector, name)
+    if _steps_out(old, new):
+        assert not decided(old, new, profiles=SPOKEN).accepted
+        return
+    decision = decided(old, new, profiles=SPOKEN)
+    assert (decision.verdict, decision.exit_code) == _answer(connector, name, key)
+    assert only(decision, name).keys_separate == _said(key)
+
+
+def _steps_out(old: dict[str, Any], new: dict[str, Any]) -> bool:
+    """Whether one side has a version that was not read: then nothing is known of its key."""
+    return any(cover(clean(side), SPOKEN).profile is None for side in (old, new))
+
+
+def _said(key: str) -> str:
+    return {"separates": "yes", "token-ids": "through token ids", "unknown": "unknown"}.get(key, "no")
+
+
+def _answer(connector: str, name: str, key: str) -> tuple[str, int]:
+    own = KEYS[connector]
+    if name == "cache.version" and connector in ("lmcache", "lmcache-mp"):
+        return REUSE, 0  # a sourced row covers the step
+    if name == "cache.tenancy":
+        return CLEAR, 20
+    if name == "engine.max_model_len" or (name in ADDRESS and key == "no"):
+        return REUSE, 0
+    if name in INPUTS and SPOKEN[connector].token_keyed:
+        return REUSE, 0
+    if name == "adapters":
+        if key == "adapter":
+            return REUSE, 0
+        return NAMESPACE, 30 if key == "no" and "lora" not in own.requests.split() else 10
+    if own.in_worker or key == "token-ids":
+        return NAMESPACE, 0
+    # An address that moved leaves old entries out of reach; nothing says what lies at the target.
+    return NAMESPACE, 0 if key == "separates" and name not in ADDRESS else 10
+
+
+def test_every_shipped_profile_is_in_the_table() -> None:
+    assert KEYS.keys() == shipped_profiles().keys() - {"own-store"}
+
+
+@pytest.mark.parametrize("connector", KEYS)
+def test_a_profile_says_of_each_dimension_what_its_source_says(connector: str) -> None:
+    found = cover(clean(base(connector)), SPOKEN)
+    assert found.profile is not None
+    cells = {name: found.cell(name) for name in DIMENSIONS}
+    said = {name: "adapter" if cell.scope == "adapter" else cell.key for name, cell in cells.items()}
+    # What another value of the same deployment switches on is asked for in the pairs.
+    switched = {name for name in DIMENSIONS if KEYS[connector].of(name) != said[name]}
+    assert switched == {name for name in switched if found.profile.cells[name].while_unset is not None}
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_every_other_value_is_of_the_dimension_it_is_about(name: str) -> None:
+    changed = {**OTHER[name], **OLD_OTHER.get(name, {})}
+    assert all(dimension(name).owns(path.replace("/", ".")) for path in changed)
+    assert changed
+
+
+def test_shipped_profiles_name_their_source_and_are_filed_under_their_id() -> None:
+    for name, profile in shipped_profiles().items():
+        assert profile.id == name
+        assert len(profile.source) > 10
+        assert profile.checked >= "2026-11-29"
+
+
+# ---- what requests carry ----
+
+CARRIED = [feature for feature in get_args(Feature) if feature in get_args(Carried)]
+ASKED = [(connector, feature) for connector in KEYS for feature in CARRIED]
+
+
+@pytest.mark.parametrize(("connector", "feature"), ASKED, ids=[f"{c}: {f}" for c, f in ASKED])
+def test_what_requests_carry_must_be_in_the_key(connector: str, feature: str) -> None:
+    own = KEYS[connector]
+    side = {**base(connector), "request_features": [feature]}
+    decision = decided(side, side, profiles=SPOKEN)
+    held = feature in own.requests.split()
+    if feature == "template_kwargs" and feature not in own.asked.split():
+        held = True  # they are rendered into the prompt
+    if held:
+        assert (decision.verdict, decision.exit_code) == (REUSE, 0)
+    elif feature in own.asked.split():
+        assert decision.exit_code == 11
+        assert not decided(side, side, profiles=SPOKEN, accept=frozenset({NAMESPACE})).accepted
+    else:
+        assert decision.exit_code == 30
+        assert "fault-unseparated-requests" in rules(decision)
+
+
+@pytest.mark.parametrize("connector", KEYS)
+@pytest.mark.parametrize("fault", ["weights.mutable", "precision.kv_scales"])
+def test_no_key_holds_weights_or_scales_that_change_while_running(connector: str, fault: str) -> None:
+    side = {**base(connector), fault: True if fault == "weights.mutable" else "dynamic"}
+    decision = decided(side, side, profiles=SPOKEN)
+    assert decision.exit_code == (30 if connector != "hosted-api" else 10)
+
+
+@pytest.mark.parametrize("connector", KEYS)
+def test_a_tenant_boundary_holds_where_the_key_holds_what_carries_it(connector: str) -> None:
+    own = KEYS[connector]
+    tenancy = {"boundary": "tenant", "carried_by": "cache_salt"}
+    side = {**base(connector), "request_features": ["cache_salt"], "cache.tenancy": tenancy}
+    decision = decided(side, side, profiles=SPOKEN)
+    if "cache_salt" in own.requests.split():
+        assert decision.exit_code == 0
+    else:
+        assert decision.exit_code == (11 if "cache_salt" in own.asked.split() else 30)
+
+
+@pytest.mark.parametrize("connector", ["flexkv", "llm-d-fs", "vllm-ascend"])
+def test_a_salt_and_an_adapter_that_enter_at_one_place_are_not_told_apart(connector: str) -> None:
+    """A request with the adapter ``x`` and no salt has the key of one with the salt ``x`` and no adapter."""
+    adapters = [{"name": "billing", "digest": digest("9")}]
+    for carried in (
+        {"request_features": ["lora", "cache_salt"]},
+        {"request_features": ["cache_salt"], "adapters": adapters},
+    ):
+        side = {**base(connector), **carried}
+        decision = decided(side, side)
+        assert decision.exit_code == 11
+        assert any("enters the key where" in finding.change.detail for finding in decision.findings)
+    for alone in ("lora", "cache_salt"):
+        side = {**base(connector), "request_features": [alone]}
+        assert decided(side, side).exit_code == 0
+
+
+MODELS = {"weights.checkpoint.digest": digest("9"), "weights.checkpoint.kv_digest": digest("9")}
+
+
+def two_models(connector: str, name: dict[str, Any]) -> Decision:
+    """Serve two models in front of one store, as two pools."""
+    pools = [{"name": "one", "set": {}}, {"name": "two", "set": {**MODELS, **name}}]
+    side = {**base(connector), "roles": pools}
+    return decided(side, side, profiles=SPOKEN)
+
+
+@pytest.mark.parametrize("connector", KEYS)
+def test_two_models_whose_names_meet_in_one_store(connector: str) -> None:
+    own = KEYS[connector]
+    expected = 0 if own.in_worker else 30
+    assert two_models(connector, {}).exit_code == expected
+    if own.collides:
+        assert two_models(connector, own.collides).exit_code == expected
+    if own.apart is not None:
+        decision = two_models(connector, own.apart)
+        assert "fault-roles-share-keys" not in rules(decision)
+        assert decision.exit_code == 0
+
+
+# ---- where the same difference is told from another ----
+
+
+def test_a_served_name_takes_the_place_of_the_models_name() -> None:
+    served = {**base("sglang-hicache-file"), "model.served_name": "support"}
+    other = {**served, "model.id": "/models/other"}
+    assert decided(served, other).verdict == REUSE
+    assert decided(served, {**other, **MODELS}).exit_code == 10
+    assert decided(served, {**other, **MODELS, "model.served_name": "support-2"}).boundaries[0].boundary.separators == (
+        "model.served_name",
+    )
+    unknown = {**served, "model.served_name": FORGET}
+    assert decided(unknown, {**unknown, **MODELS, "model.id": "/models/other"}).boundaries[0].boundary.separators == ()
+
+
+SGLANG_SIZES = [
+    ({"parallelism.tensor": 8}, True),
+    # Attention is data parallel, for all that is known: both sizes may be one and the same in the key.
+    ({"parallelism.tensor": 8, "parallelism.data": 4}, False),
+    ({"parallelism.tensor": 8, "parallelism.data": FORGET}, False),
+    ({"parallelism.tensor": 8, "parallelism.prefill_context": 2}, False),
+    ({"parallelism.tensor": 8, "model.config/kv_lora_rank": 512}, False),
+    ({"parallelism.tensor": 8, "model.config": FORGET}, False),
+]
+
+
+@pytest.mark.parametrize(("changes", "apart"), SGLANG_SIZES)
+def test_the_tensor_size_of_attention(changes: dict[str, Any], apart: bool) -> None:
+    mla = {path: value for path, value in changes.items() if path.startswith("model.config")}
+    decision = decided({**base("sglang-hicache-nixl"), **mla}, {**base("sglang-hicache-nixl"), **changes})
+    assert ("parallelism.tensor" in decision.boundaries[0].boundary.separators) is apart
+
+
+def test_heads_that_ranks_copy_are_filed_under_one_range() -> None:
+    """Eight KV heads: from eight ranks on every rank has one."""
+    own = base("aibrix")
+    for sizes, exit_code in (((2, 4), 0), ((4, 8), 0), ((8, 16), 10)):
+        old, new = ({**own, "parallelism.tensor": size} for size in sizes)
+        assert decided(old, new).exit_code == exit_code
+    unknown = {**own, "model.config": FORGET}
+    assert decided(unknown, {**unknown, "parallelism.tensor": 4}).boundaries[0].boundary.separators == ()
+
+
+def test_pipeline_sizes_above_one_share_keys_in_sglangs_mooncake_store() -> None:
+    own = base("sglang-hicache-mooncake")
+    for sizes, exit_code in (((1, 2), 0), ((2, 4), 10)):
+        old, new = ({**own, "parallelism.pipeline": size} for size in sizes)
+        assert decided(old, new).exit_code == exit_code
+
+
+def test_a_namespace_replaces_what_umbp_makes_of_the_deployment() -> None:
+    own = base("vllm-umbp")
+    fp8 = {"precision.kv_cache": "fp8_e4m3"}
+    assert decided(own, {**own, **fp8}).exit_code == 0
+    named = {**own, "cache.namespace": "prod-a"}
+    assert decided(named, {**named, **fp8}).exit_code == 10
+    forgotten = {**own, "cache.namespace": FORGET}
+    assert decided(forgotten, {**forgotten, **fp8}).boundaries[0].boundary.separators == ()
+
+
+def test_drafts_are_told_apart_by_their_model_alone() -> None:
+    own = base("vllm-umbp")
+    three, four = (
+        {"engine.speculative": {"method": "eagle", "model": "a", "num_speculative_tokens": n}} for n in (3, 4)
+    )
+    assert decided({**own, **three}, {**own, **four}).exit_code == 10
+
+
+def test_a_format_that_may_be_filed_under_another_name() -> None:
+    ds, e4m3, e5m2 = ({"precision.kv_cache": name} for name in ("fp8_ds_mla", "fp8", "fp8_e5m2"))
+    for connector in ("vllm-offload-fs", "vllm-offload-object"):
+        own = base(connector)
+        assert decided({**own, **ds}, {**own, **e4m3}).exit_code == 10
+        assert decided({**own, **ds}, {**own, **e5m2}).exit_code == 0
+
+
+def test_the_engines_hash_algorithm_is_not_lmcaches() -> None:
+    own = base("lmcache")
+    decision = decided(own, {**own, "engine.prefix_hash.algorithm": "xxhash"})
+    assert decision.verdict == REUSE
+    assert decided(own, {**own, **MODELS, "engine.prefix_hash.algorithm": "xxhash"}).exit_code == 10
+    assert decided(own, {**own, **MODELS, "engine.prefix_hash.seed": "1"}).boundaries[0].boundary.separators == (
+        "engine.prefix_hash",
+    )
+
+
+# ---- entries that end with the worker ----
+
+
+def test_what_lives_in_the_worker_is_gone_with_it() -> None:
+    own = base("vllm-apc")
+    decision = decided(own, {**own, **MODELS})
+    assert (decision.verdict, decision.exit_code) == (NAMESPACE, 0)
+    assert decided([], own).exit_code == 0
+    # From a store that stays, the new deployment reads nothing; to one that stays, it does.
+    assert decided({}, {**own, **MODELS}).exit_code == 0
+    assert decided(own, MODELS).exit_code == 10
+
+
+def test_an_adapter_that_is_replaced_in_a_running_worker_is_cleared() -> None:
+    def side(letter: str) -> dict[str, Any]:
+        adapters = [{"name": "billing", "digest": digest(letter)}]
+        return {**base("vllm-apc"), "request_features": ["lora", "lora_hot_load"], "adapters": adapters}
+
+    assert (decided(side("9"), side("8")).verdict, decided(side("9"), side("8")).exit_code) == (CLEAR, 20)
+
+
+# ---- versions ----
+
+
+@pytest.mark.parametrize("connector", ["trtllm", "dynamo-kvbm"])
+def test_a_profile_that_was_read_at_no_release_speaks_for_none(connector: str) -> None:
+    side = base(connector)
+    found = cover(clean(side))
+    assert found.profile is None
+    assert "no one release" in found.why
+    assert not decided(side, {**side, **MODELS}, accept=frozenset({NAMESPACE})).accepted
+    assert decided(side, {**side, "request_features": ["lora"]}).exit_code != 0
+
+
+@pytest.mark.parametrize(
+    ("connector", "version", "speaks"),
+    [
+        ("flexkv", "34ab141", True),
+        ("flexkv", "34ab141" + "0" * 33, True),
+        ("flexkv", "34ab14", False),
+        ("flexkv", "34ab142", False),
+        ("flexkv", "1.2.1", False),
+        ("aibrix", "0.8.0", True),
+        ("aibrix", "e3e10f9aa", True),
+        ("aibrix", "0.8.1", False),
+        ("aibrix", "e3e10f9-dirty", False),
+    ],
+)
+def test_commits_that_were_read(connector: str, version: str, speaks: bool) -> None:
+    assert (cover(clean({**base(connector), "cache.version": version})).profile is not None) is speaks
