@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kvgate.cli.api_key import ApiKeyEnv
 from kvgate.cli.options import Debug, NoColor
 
 if TYPE_CHECKING:
@@ -21,11 +22,16 @@ _SHOWN = ("digest", "kv_digest", "kv_rule", "layout", "tensors", "bytes")
 
 def fingerprint(
     path: Annotated[
-        str,
+        str | None,
         typer.Argument(
-            metavar="PATH", help="A checkpoint folder, a GGUF file, a LoRA adapter's folder, or a tensor map."
+            metavar="[PATH]", help="A checkpoint folder, a GGUF file, a LoRA adapter's folder, or a tensor map."
         ),
-    ],
+    ] = None,
+    endpoint: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Ask a running vLLM instead of reading PATH: http://HOST:PORT, no proxy."),
+    ] = None,
+    api_key_env: ApiKeyEnv = None,
     compare: Annotated[
         str | None,
         typer.Option(metavar="PATH", help="Say what differs in another one, the newer: 10 if anything does."),
@@ -56,7 +62,7 @@ def fingerprint(
     no_color: NoColor = False,
     debug: Debug = False,  # noqa: ARG001 - read by the guard
 ) -> int:
-    """Hash weights: safetensors, GGUF, or what a hub publishes.
+    """Hash weights: safetensors, GGUF, what a hub publishes, or what a running engine serves with.
 
     The digest is of the tensors: re-sharding and saving again do not change it. kv_digest is of those that
     persisted KV depends on, chosen by kv_rule.
@@ -65,12 +71,22 @@ def fingerprint(
       kvgate fingerprint /models/llama -o map=llama.jsonl
       kvgate fingerprint llama.jsonl --compare /models/llama-new
       kvgate fingerprint org/name@v1 --compare org/name@v2 --hub
+      kvgate fingerprint --endpoint http://127.0.0.1:8000 --compare /models/llama
     """
     from kvgate.cli import console
     from kvgate.cli.listing import as_json
     from kvgate.cli.progress import shown
+    from kvgate.rules.errors import UsageError
 
     form, map_to = _outputs(output or ())
+    if endpoint is not None:
+        if path is not None or hub or hash_cache is not None or map_to is not None or opaque_pickle:
+            raise UsageError("an engine says itself what it holds", where="--endpoint", hint="give it and --compare")
+        from kvgate.cli.commands.served import fingerprint_served
+
+        return fingerprint_served(endpoint, api_key_env, compare, form=form, quiet=quiet, no_color=no_color)
+    if path is None:
+        raise UsageError("give a folder or a server", where="PATH", hint="PATH, or --endpoint URL")
     _refuse_what_does_not_go_together(hub, hash_cache, map_to, compare, opaque=opaque_pickle)
     with shown(quiet=quiet, no_color=no_color) as progress:
         if hub:

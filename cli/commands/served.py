@@ -12,57 +12,63 @@ if TYPE_CHECKING:
     from kvgate.weights.served.compare import ServedComparison
     from kvgate.weights.served.report import ServedRank
 
-DIFFERENT, UNKNOWN = 10, 11
-NAMED = 5  # tensors that the text names of each list
+_NAMED = 20  # tensors that the text names of each list
 
 
 def fingerprint_served(
-    endpoint: str, key: str | None, against: Path | None, *, as_json: bool, quiet: bool, progress: Progress
-) -> tuple[str, int]:
-    """Ask a running engine, and compare it with a checkpoint where one is given.
+    endpoint: str, api_key_env: str | None, compare: str | None, *, form: str, quiet: bool, no_color: bool
+) -> int:
+    """Ask a running engine, compare it with a checkpoint where one is given, and print what was found.
 
     Returns:
-        What to print, and the exit code: 0, 10 (it holds other weights), or 11 (not known: a rank whose weights
-        cannot be read, or tensors that could not be compared).
+        The exit code: 0, 10 (it holds other weights), or 11 (not known: a rank whose weights cannot be read, or
+        tensors that could not be compared).
 
     Raises:
         InputError: as :func:`kvgate.deployments.served.ask_served`; the checkpoint cannot be read.
     """
-    from kvgate.cli.listing import as_json as json_text
+    from kvgate.cli import console
+    from kvgate.cli.api_key import api_key
+    from kvgate.cli.listing import as_json
+    from kvgate.cli.progress import shown
     from kvgate.deployments.served import ask_served
 
-    stored = None if against is None else _stored(against, progress)  # before an engine is set to work for nothing
-    progress("asking the engine", 0, None, "ranks")
-    ranks = ask_served(endpoint, key)
-    found = None if against is None or stored is None else _compared(ranks, against, stored)
+    key = api_key(api_key_env)
+    with shown(quiet=quiet, no_color=no_color) as progress:
+        # First, before an engine is set to work for nothing.
+        stored = None if compare is None else _stored(Path(compare), progress)
+        progress("asking the engine", 0, None, "ranks")
+        ranks = ask_served(endpoint, key)
+        found = None if compare is None or stored is None else _compared(ranks, Path(compare), stored)
     state = _state(ranks, found)
-    code = {"equal": 0, "different": DIFFERENT, "unknown": UNKNOWN}[state]
     if quiet:
-        return (f"{state}\n" if found is not None else "".join(f"{_digest(rank)}\n" for rank in ranks)), code
-    if as_json:
-        return json_text(_data(ranks, against, found, state)), code
-    return "".join(f"{line}\n" for line in _lines(ranks, against, found, state)), code
+        console.emit(f"{state}\n" if found is not None else "".join(f"{_digest(rank)}\n" for rank in ranks))
+    elif form == "json":
+        console.emit(as_json(_data(ranks, compare, found, state)))
+    else:
+        console.emit("".join(f"{line}\n" for line in _lines(ranks, compare, found, state)))
+    return {"equal": 0, "different": 10, "undecided": 11}[state]
 
 
-def _stored(against: Path, progress: Progress) -> Fingerprint:
+def _stored(folder: Path, progress: Progress) -> Fingerprint:
     from kvgate.deployments.config import effective_config, read_config
     from kvgate.weights.fingerprint import fingerprint_checkpoint
 
-    config = effective_config(read_config(against)).config if (against / "config.json").exists() else None
-    return fingerprint_checkpoint(against, config, progress)
+    config = effective_config(read_config(folder)).config if (folder / "config.json").exists() else None
+    return fingerprint_checkpoint(folder, config, progress)
 
 
-def _compared(ranks: Sequence[ServedRank], against: Path, stored: Fingerprint) -> ServedComparison:
+def _compared(ranks: Sequence[ServedRank], folder: Path, stored: Fingerprint) -> ServedComparison:
     from kvgate.weights.served.compare import compare_with_checkpoint
     from kvgate.weights.served.stretches import CheckpointStretches
 
-    return compare_with_checkpoint(ranks, stored.entries, CheckpointStretches(against))
+    return compare_with_checkpoint(ranks, stored.entries, CheckpointStretches(folder))
 
 
 def _state(ranks: Sequence[ServedRank], found: ServedComparison | None) -> str:
     if found is None:
-        return "unknown" if any(rank.unreadable for rank in ranks) else "equal"
-    return "equal" if found.equal else "different" if found.different else "unknown"
+        return "undecided" if any(rank.unreadable for rank in ranks) else "equal"
+    return "equal" if found.equal else "different" if found.different else "undecided"
 
 
 def _digest(rank: ServedRank) -> str:
@@ -70,7 +76,7 @@ def _digest(rank: ServedRank) -> str:
 
 
 def _data(
-    ranks: Sequence[ServedRank], against: Path | None, found: ServedComparison | None, state: str
+    ranks: Sequence[ServedRank], compare: str | None, found: ServedComparison | None, state: str
 ) -> dict[str, Any]:
     first = ranks[0]
     data: dict[str, Any] = {
@@ -94,11 +100,11 @@ def _data(
         return data
     different = [{"rank": rank, "tensor": name} for rank, name in found.different]
     compared = {"state": state, "different": different, "unknown": list(found.unknown), "own": list(found.own)}
-    return {**data, "against": {"checkpoint": str(against), **compared}}
+    return {**data, "compared": {"with": compare, **compared}}
 
 
 def _lines(
-    ranks: Sequence[ServedRank], against: Path | None, found: ServedComparison | None, state: str
+    ranks: Sequence[ServedRank], compare: str | None, found: ServedComparison | None, state: str
 ) -> Iterator[str]:
     from kvgate.cli.plain import visible
 
@@ -117,7 +123,7 @@ def _lines(
         yield visible(f"rank {rank.world.rank}: {digest}" + (f" ({', '.join(places)})" if places else ""))
     if found is None:
         return
-    yield visible(f"against {against}: {state}")
+    yield visible(f"compared with {compare}: {state}")
     yield from _named("different", [f"{name} (rank {rank})" for rank, name in found.different])
     yield from _named("unknown", found.unknown)
 
@@ -125,7 +131,7 @@ def _lines(
 def _named(what: str, names: Sequence[str]) -> Iterator[str]:
     from kvgate.cli.plain import visible
 
-    for name in names[:NAMED]:
+    for name in names[:_NAMED]:
         yield visible(f"  {what}: {name}")
-    if len(names) > NAMED:
-        yield f"  {what}: and {len(names) - NAMED} more"
+    if len(names) > _NAMED:
+        yield f"  {what}: and {len(names) - _NAMED} more"
