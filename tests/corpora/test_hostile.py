@@ -111,7 +111,8 @@ def test_the_child_dies_with_its_parent_and_holds_no_token(make_folder: MakeFold
         env={**os.environ, "HF_TOKEN": "hf_" + "secret"},
     )
     try:
-        (child,) = _wait(lambda: _children(parent.pid))
+        # Between being forked and running its own program a child still shows its parent's environment.
+        (child,) = _wait(lambda: [one for one in _children(parent.pid) if _runs(one, "kvgate.corpora.child.worker")])
         variables = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
         assert b"HF_HUB_OFFLINE=1" in variables
         assert not any(b"secret" in variable for variable in variables)
@@ -172,6 +173,13 @@ def _children(parent: int | None = None) -> list[int]:
 def _alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def _runs(process: int, module: str) -> bool:
+    try:
+        return module.encode() in Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
 
