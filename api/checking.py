@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvgate.gathering import gather
 from kvgate.inputs import ManifestInput, load_evidence, load_manifest, load_pack, load_waivers
+from kvgate.renderings import Renderings
 from kvgate.rules.case import VERDICTS, Case, Options, Strategy, Verdict
 from kvgate.rules.credentials import refuse_credentials
 from kvgate.rules.decide import Decision, decide
@@ -18,7 +19,7 @@ from kvgate.rules.evidence import Evidence
 from kvgate.rules.manifest import Manifest
 from kvgate.rules.progress import Progress, silent
 from kvgate.rules.record import Sources, record_bytes, record_of
-from kvgate.token_evidence import SWEEPS, Rendering, Sweep
+from kvgate.token_evidence import SWEEPS, Asked, Sweep
 
 if TYPE_CHECKING:
     from kvgate.corpora.conversations.corpus import Corpus
@@ -110,7 +111,8 @@ def check(
     read = load_evidence(item for item in given if not isinstance(item, Evidence))
     corpus_paths = [str(path) for path in corpora]
     loaded = _corpora(corpus_paths, progress)
-    gathered = gather(olds, newest, Rendering(loaded, sweep, progress))
+    with Renderings(progress) as renderings:
+        gathered = gather(olds, newest, Asked(loaded, renderings, sweep, progress))
     case = Case(
         old=olds,
         new=newest,

@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from kvgate.inputs import sidecar_path
 from kvgate.rules.evidence import Evidence
 from kvgate.rules.manifest import Manifest
-from kvgate.token_evidence import Rendering, token_evidence
+from kvgate.token_evidence import Asked, token_evidence
 from kvgate.weight_evidence import weight_evidence
 
 
-def gather(old: Sequence[Manifest], new: Manifest, rendering: Rendering) -> list[Evidence]:
+def gather(old: Sequence[Manifest], new: Manifest, asked: Asked) -> list[Evidence]:
     """Compare what lies beside the manifests, or where their tokenizers can be loaded from.
 
     Args:
         old: the old deployments.
         new: the new one.
-        rendering: what there is to render on both sides beside what lies there.
+        asked: what there is to compare beside what lies there.
 
     Returns:
         ``weights-identity`` and ``token-identity`` evidence for each old deployment, where there was
@@ -31,7 +31,7 @@ def gather(old: Sequence[Manifest], new: Manifest, rendering: Rendering) -> list
     snapshots = {manifest.source: sidecar_path(manifest, "tokenizer.snapshot") for manifest in (*old, new)}
     evidence: list[Evidence] = []
     for number, one in enumerate(old):
-        rendering.progress("comparing deployments", number, len(old), "deployments")
+        asked.progress("comparing deployments", number, len(old), "deployments")
         evidence += weight_evidence(one, new, maps[one.source], maps[new.source])
-        evidence += token_evidence(one, new, snapshots[one.source], snapshots[new.source], rendering)
+        evidence += token_evidence(one, new, snapshots[one.source], snapshots[new.source], asked)
     return evidence

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from kvgate.evidence import about
+from kvgate.renderings import Renderings
 from kvgate.rules.change import Change
 from kvgate.rules.discharge import TOKEN_DIMENSIONS
 from kvgate.rules.errors import InputError
@@ -28,17 +28,19 @@ SWEEPS: tuple[Sweep, ...] = get_args(Sweep)
 
 
 @dataclass(frozen=True)
-class Rendering:
-    """What there is to render and compare.
+class Asked:
+    """What there is to compare beside the manifests.
 
     Attributes:
         corpora: further corpora, beside what the snapshots hold.
+        renderings: what the deployments make of them.
         sweep: whether strings made from both tokenizers are encoded: ``auto``: where they differ and no conversation
             diverges.
         progress: told how far the work is.
     """
 
     corpora: Sequence[Corpus]
+    renderings: Renderings
     sweep: Sweep
     progress: Progress
 
@@ -48,7 +50,7 @@ def token_evidence(
     new: Manifest,
     old_file: tuple[Path, str] | None,
     new_file: tuple[Path, str] | None,
-    rendering: Rendering,
+    asked: Asked,
 ) -> list[Evidence]:
     """Compare what two renderers made of the same conversations.
 
@@ -57,7 +59,7 @@ def token_evidence(
         new: the new one.
         old_file: the old side's snapshot and the ``sha256:...`` it must have; ``None``: there is none.
         new_file: the new side's.
-        rendering: what else there is to render.
+        asked: what else there is to compare.
 
     Returns:
         ``token-identity`` evidence.
@@ -68,10 +70,9 @@ def token_evidence(
     """
     differing = what_differs(old, new)
     exchanged = old_file is not None and new_file is not None and old_file[1] != new_file[1]
-    if not differing and not exchanged and not rendering.corpora:
+    if not differing and not exchanged and not asked.corpora:
         return [_equal(old, new, {}, Coverage())]
-    with tempfile.TemporaryDirectory(prefix="kvgate-") as scratch:
-        return [_compare(old, new, differing, (old_file, new_file), rendering, Path(scratch))]
+    return [_compare(old, new, differing, (old_file, new_file), asked)]
 
 
 def _equal(old: Manifest, new: Manifest, figures: dict[str, Any], coverage: Coverage) -> Evidence:
@@ -92,18 +93,16 @@ def _compare(
     new: Manifest,
     differing: Sequence[Change],
     files: tuple[tuple[Path, str] | None, tuple[Path, str] | None],
-    rendering: Rendering,
-    scratch: Path,
+    asked: Asked,
 ) -> Evidence:
     comparisons: list[SnapshotComparison] = []
     missing: dict[str, str] = {}
-    before = _saved(old, files[0], scratch / "old", rendering.progress)
-    after = _saved(new, files[1], scratch / "new", rendering.progress)
+    before, after = (asked.renderings.diagnostic(side, file) for side, file in zip((old, new), files, strict=True))
     if isinstance(before, str) or isinstance(after, str):
         missing["diagnostic corpus"] = before if isinstance(before, str) else str(after)
     else:
-        comparisons.append(_compared(before, after, new, rendering.progress))
-        if not differing and comparisons[0].divergent and comparisons[0].same_renderer:
+        comparisons.append(_compared(before, after, new, asked.progress))
+        if not differing and comparisons[0].divergent and comparisons[0].same_renderer and _dated(before, after):
             first = comparisons[0].divergences.first[0].id
             raise InputError(
                 f"tokenizer.snapshot: the tokens of {first} are not those beside {old.source}, "
@@ -111,21 +110,18 @@ def _compare(
                 where=new.where("tokenizer.snapshot"),
                 hint="one of the snapshots was exchanged or edited; capture again",
             )
-    for number, corpus in enumerate(rendering.corpora):
-        rendered = [
-            _rendered(side, corpus, scratch / f"{name}-{number}", rendering.progress)
-            for side, name in ((old, "old"), (new, "new"))
-        ]
+    for corpus in asked.corpora:
+        rendered = [asked.renderings.of(side, corpus) for side in (old, new)]
         failed = [item for item in rendered if isinstance(item, str)]
         if failed:
             missing[corpus.id] = failed[0]
         else:
             before, after = (item for item in rendered if not isinstance(item, str))
-            comparisons.append(_compared(before, after, new, rendering.progress))
+            comparisons.append(_compared(before, after, new, asked.progress))
     diverges = any(one.divergent for one in comparisons)
     swept = None
-    if rendering.sweep == "always" or (rendering.sweep == "auto" and not diverges):
-        swept = sweep(old, new, rendering.progress)
+    if asked.sweep == "always" or (asked.sweep == "auto" and not diverges):
+        swept = sweep(old, new, asked.progress)
     return _judged(old, new, differing, comparisons, swept, missing)
 
 
@@ -136,33 +132,9 @@ def _compared(before: SnapshotFile, after: SnapshotFile, new: Manifest, progress
     return compare_snapshots(before, after, block_size=block if isinstance(block, int) else None, progress=progress)
 
 
-def _saved(
-    manifest: Manifest, file: tuple[Path, str] | None, snapshot_to: Path, progress: Progress
-) -> SnapshotFile | str:
-    """Return the snapshot beside a manifest, or one rendered now from the files at hand, or why there is none."""
-    if file is not None:
-        from kvgate.corpora.snapshots.snapshot import open_snapshot
-
-        return open_snapshot(*file)
-    from kvgate.corpora.conversations.corpus import load_corpus
-
-    return _rendered(manifest, load_corpus("diagnostic"), snapshot_to, progress)
-
-
-def _rendered(manifest: Manifest, corpus: Corpus, snapshot_to: Path, progress: Progress) -> SnapshotFile | str:
-    folder = manifest.value("tokenizer.path")
-    if folder is None or not Path(folder).is_dir():
-        return f"{manifest.source}: no snapshot, and no tokenizer files at hand"
-    from kvgate.corpora.examine import examine
-
-    options = manifest.value("tokenizer.options") or {}
-    facts, snapshot = examine(Path(folder), corpus=corpus, options=options, snapshot_to=snapshot_to, progress=progress)
-    template = None if facts.template is None else facts.template.digest
-    if facts.effective != manifest.value("tokenizer.effective") or template != manifest.value("chat_template.digest"):
-        return f"{manifest.source}: the files in {folder} are not those that were captured"
-    if snapshot is None:
-        return f"{manifest.source}: no tokenizer can be built from {folder} here"
-    return snapshot
+def _dated(before: SnapshotFile, after: SnapshotFile) -> bool:
+    """Whether both were rendered on known dates: a running server's template may read its clock."""
+    return bool(before.header.clocks) and bool(after.header.clocks)
 
 
 def _judged(
@@ -217,7 +189,7 @@ def _coverage(comparisons: Sequence[SnapshotComparison], swept: Swept | None, mi
             missing[f"{one.unexamined.count} conversations"] = "a side could not render them"
         if apart := one.only_old.count + one.only_new.count:
             missing[f"{apart} conversations of one side"] = "the other did not render them"
-        if one.coverage is not None and one.coverage.open:
+        if one.coverage is not None and one.coverage.open and not one.by_template:
             missing[f"{len(one.coverage.open)} changes of the chat template"] = str(one.coverage.open[0])
     if swept is not None:
         if swept.missing is not None:

@@ -131,7 +131,8 @@ def _notes(found: TokenFigures) -> Iterator[str]:
     for names, side in ((found.only_old, "old"), (found.only_new, "new")):
         if names.count:
             yield f"not compared: only the {side} side has {_several(names.first, names.count)}"
-    if found.coverage is not None and found.coverage.open.count:
+    # Where texts differ the change shows, and what else it may do is beside the point.
+    if found.coverage is not None and found.coverage.open.count and not found.by_template:
         yield from (f"not compared: {line}" for line in found.coverage.open.first[:_KINDS])
         if left := found.coverage.open.count - len(found.coverage.open.first[:_KINDS]):
             yield f"not compared: {left:,} more of the changed template"

@@ -65,7 +65,10 @@ def test_branches_that_stay_open_are_named() -> None:
         "new": {"branches": 11, "executed": 8},
         "open": {"count": 40, "first": [f"new template, line {line}: else of `if tools`" for line in range(25)]},
     }
-    found = read_tokens({**figures("think").as_data(), "coverage": coverage})
+    diverging = {**figures("think").as_data(), "coverage": coverage}
+    assert diverging["byTemplate"]
+    assert "not compared: new template" not in text(read_tokens(diverging), 120)  # where it shows, nothing is open
+    found = read_tokens({**diverging, "byTemplate": 0})
     for shown in (text(found, 120), tokens_markdown(found)):
         assert "branches of the chat template that ran: old 7 of 9, new 8 of 11" in shown
         assert "not compared: new template, line 12: else of" in shown
