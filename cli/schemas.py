@@ -11,7 +11,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def schema_of(name: str) -> dict[str, Any]:
-    """Return the JSON Schema of ``manifest``, ``record``, ``evidence`` or ``waivers``.
+    """Return the JSON Schema of ``manifest``, ``record``, ``evidence``, ``waivers`` or ``profile``.
 
     Raises:
         UsageError: another name.
@@ -48,9 +48,16 @@ def _waivers() -> tuple[str, dict[str, Any]]:
     return f"urn:{SCHEMA_ID.replace('/', ':')}", Waivers.model_json_schema()
 
 
+def _profile() -> tuple[str, dict[str, Any]]:
+    from kvgate.rules.profile import SCHEMA_ID, Profile
+
+    return f"urn:{SCHEMA_ID.replace('/', ':')}", Profile.model_json_schema()
+
+
 _SCHEMAS: dict[str, Callable[[], tuple[str, dict[str, Any]]]] = {
     "manifest": _manifest,
     "record": _record,
     "evidence": _evidence,
     "waivers": _waivers,
+    "profile": _profile,
 }

@@ -82,7 +82,7 @@ class Versions(DataModel):
 
     @property
     def said(self) -> str:
-        """The versions in words, after the path: ``>=0.31,<=0.33.0``, ``commit 34ab141``."""
+        """The versions in words, after the path: ``>=0.31,<=0.33.0``, ``commit 34ab141``; empty where there is none."""
         parts = [*([self.range] if self.range else []), *(f"commit {commit}" for commit in self.commits)]
         return " or ".join(parts)
 
@@ -159,11 +159,19 @@ class Profile(DataModel):
         return self
 
 
-class _EveryConnector(DataModel):
+class EveryConnector(DataModel):
+    """What holds for the key of every connector that was read, unless its profile says otherwise."""
+
     source: str
     checked: str
     cells: dict[str, Cell]
     requests: dict[Feature, Cell]
+
+
+@cache
+def every_connector() -> EveryConnector:
+    """Return what holds for every connector that was read."""
+    return parse_data(packaged_bytes("data", "every_connector.yaml"), "every_connector.yaml", EveryConnector)
 
 
 @cache
@@ -174,7 +182,7 @@ def load_profile(identifier: str) -> Profile | None:
     own = parse_data(packaged_bytes("profiles", f"{identifier}.yaml"), f"{identifier}.yaml", Profile)
     if own.key_from_fields:
         return own
-    shared = parse_data(packaged_bytes("data", "every_connector.yaml"), "every_connector.yaml", _EveryConnector)
+    shared = every_connector()
     cells = {**shared.cells, **own.cells}
     ordered = {one.id: cells[one.id] for one in dimensions() if one.id in cells}
     return own.model_copy(update={"cells": ordered, "requests": {**shared.requests, **own.requests}})

@@ -12,39 +12,35 @@ if TYPE_CHECKING:
     from kvgate.cli.formats.page import Page
     from kvgate.rules.profile import Cell, Profile
 
-_KEYS = {
-    "separates": "in the key",
-    "token-ids": "through the token ids",
-    "rejects": "refused when connecting",
-    "no": "not in the key",
-    "unknown": "not known",
-}
-
 
 def list_connectors(
-    output: Annotated[str, typer.Option("--output", "-o", metavar="text|json", help="How to print them.")] = "text",
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="text|json|markdown", help="How to print them.")
+    ] = "text",
     no_color: NoColor = False,
     debug: Debug = False,  # noqa: ARG001 - read by the guard
 ) -> int:
     """List the connector profiles.
 
-    A connector without a profile separates nothing.
+    A connector without a profile separates nothing. As Markdown: all that is known of them.
     """
     import sys
 
     from kvgate.cli import console
+    from kvgate.cli.formats.connectors import connectors_page, read_at
     from kvgate.cli.formats.page import Page
-    from kvgate.cli.listing import as_json, json_wanted
-    from kvgate.rules.profile import shipped_profiles
+    from kvgate.cli.listing import as_json, format_wanted
+    from kvgate.rules.profile import every_connector, shipped_profiles
 
+    wanted = format_wanted(output, ("text", "json", "markdown"))
     profiles = shipped_profiles()
-    if json_wanted(output):
-        console.emit(as_json([_summary(profile) for profile in profiles.values()]))
+    if wanted != "text":
+        summaries = [_summary(profile) for profile in profiles.values()]
+        console.emit(as_json(summaries) if wanted == "json" else connectors_page(profiles, every_connector()))
         return 0
     page = Page(console.width(), color=console.colored(sys.stdout, no_color=no_color))
     for profile in profiles.values():
-        versions = f"  {profile.versions.path} {profile.versions.range}" if profile.versions else ""
-        page.parts([(f"{profile.id:<22}", "bold"), (f" {profile.title}{versions}", "")], hang=23)
+        page.parts([(f"{profile.id:<23}", "bold"), (f" {profile.title}  {read_at(profile.versions)}", "")], hang=24)
     console.emit(page.text())
     return 0
 
@@ -99,9 +95,13 @@ def _summary(profile: Profile) -> dict[str, object]:
 
 
 def _show(page: Page, profile: Profile) -> None:
+    from kvgate.cli.formats.connectors import read_at, step
+
     page.parts([(profile.id, "bold"), (f"  {profile.title}", "")], hang=2)
     if profile.versions:
-        page.say(f"{profile.versions.path} {profile.versions.range}; outside it nothing is known", indent=2)
+        page.say(f"{read_at(profile.versions)}; outside it nothing is known", indent=2)
+    if not profile.outlives_worker:
+        page.say("entries end with the worker that made them", indent=2)
     page.say(f"key: {profile.key_format}", indent=2, hang=5)
     page.say(f"model name in the key: {profile.model_name}", indent=2, hang=5)
     page.say(f"read from: {profile.source} (checked {profile.checked})", indent=2, hang=5)
@@ -114,7 +114,9 @@ def _show(page: Page, profile: Profile) -> None:
         for feature, cell in profile.requests.items():
             _cell(page, feature, cell)
     page.heading("HOW ENTRIES ARE ISOLATED")
-    if profile.knobs is None:
+    if profile.isolation:
+        page.say(profile.isolation, indent=2)
+    elif profile.knobs is None:
         page.say("not known", indent=2)
     elif not profile.knobs:
         page.say("there is no setting that does", indent=2)
@@ -129,20 +131,11 @@ def _show(page: Page, profile: Profile) -> None:
     if profile.upgrades:
         page.heading("VERSION STEPS")
     for row in profile.upgrades:
-        page.say(
-            f"{row.path} {row.from_} to {row.to}: keys {row.keys}, KV {row.kv}, for {row.scope} entries; {row.source}",
-            indent=2,
-            hang=2,
-        )
+        page.say(f"{step(row)}; {row.source}", indent=2, hang=2)
 
 
 def _cell(page: Page, name: str, cell: Cell) -> None:
-    notes = [
-        f"as {cell.form}" if cell.form != "verbatim" else "",
-        f"{cell.scope} entries only" if cell.scope != "all" else "",
-        f"harmless with {cell.harmless_when.upper()}" if cell.harmless_when else "",
-        cell.note or "",
-        cell.source or "",
-    ]
-    shown = "; ".join(note for note in notes if note)
-    page.say(f"{name:<26} {_KEYS[cell.key]}" + (f" ({shown})" if shown else ""), indent=2, hang=27)
+    from kvgate.cli.formats.connectors import KEYS, conditions
+
+    shown = "; ".join(conditions(cell))
+    page.say(f"{name:<26} {KEYS[cell.key]}" + (f" ({shown})" if shown else ""), indent=2, hang=27)

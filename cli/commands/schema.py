@@ -10,7 +10,9 @@ from kvgate.cli.options import Debug
 
 
 def schema(
-    name: Annotated[str, typer.Argument(metavar="manifest|record|evidence|waivers", help="Which file it is for.")],
+    name: Annotated[
+        str, typer.Argument(metavar="manifest|record|evidence|waivers|profile", help="Which file it is for.")
+    ],
     debug: Debug = False,  # noqa: ARG001 - read by the guard
 ) -> int:
     """Print the JSON Schema of a file that kvgate reads or writes.

@@ -12,7 +12,6 @@ import yaml
 
 from kvgate.rules.catalogue import dimensions
 from kvgate.rules.pack import shipped_pack
-from kvgate.rules.profile import shipped_profiles
 from tests.cli.conftest import MakeManifest, Run
 from tests.rules.clean import FORGET, data
 
@@ -91,20 +90,6 @@ def test_rules_list_has_every_rule(run: Run) -> None:
     assert all(f"\n{name} " in out for name in ids)
 
 
-def test_connectors(run: Run) -> None:
-    profiles = shipped_profiles()
-    listed = json.loads(run("connectors", "list", "-o", "json").out)
-    assert [one["id"] for one in listed] == list(profiles)
-    out = run("connectors", "show", "lmcache-mp").out
-    assert all(name in out for name in profiles["lmcache-mp"].cells)
-    for words in ("cache.namespace", "redis-cli", "HOW ENTRIES ARE CLEARED", "lmcache 0.5.6 wheel"):
-        assert words in out
-    assert json.loads(run("connectors", "show", "lmcache", "-o", "json").out)["id"] == "lmcache"
-    ran = run("connectors", "show", "lmcache-pm")
-    assert ran.code == 2
-    assert "lmcache-mp" in ran.err
-
-
 def test_namespace_prints_the_settings_and_quietly_the_id(run: Run, manifest: MakeManifest) -> None:
     name = manifest("new.yaml")
     derived = run("namespace", name, "--quiet")
@@ -158,7 +143,7 @@ def test_the_schemas_accept_what_kvgate_reads_and_writes(run: Run, manifest: Mak
 def test_an_unknown_schema(run: Run) -> None:
     ran = run("schema", "verdict")
     assert ran.code == 2
-    assert "manifest, record, evidence, waivers" in ran.err
+    assert "manifest, record, evidence, waivers, profile" in ran.err
 
 
 def test_a_record_shows_the_same_report_again(run: Run, manifest: MakeManifest) -> None:

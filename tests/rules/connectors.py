@@ -137,6 +137,7 @@ _HICACHE = Key(
     base={**_SGLANG, "model.served_name": None},
     adapter="adapter",
     hashed="engine.block_size",
+    unknown="engine.speculative",
     requests="lora cache_salt multimodal",
     asked="prompt_embeds",
     apart=_NAME,

@@ -1,0 +1,78 @@
+"""``kvgate connectors`` and the page of documentation that is made of the profiles."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from kvgate.rules.packaged import packaged_bytes
+from kvgate.rules.profile import shipped_profiles
+from tests.cli.conftest import Run
+
+ROOT = Path(__file__).parents[2]
+PROFILES = shipped_profiles()
+
+
+def test_the_page_in_the_documentation_is_current(run: Run) -> None:
+    page = run("connectors", "list", "-o", "markdown").out
+    assert (ROOT / "docs" / "connectors.md").read_text() == page, (
+        "kvgate connectors list -o markdown > docs/connectors.md"
+    )
+    for name in PROFILES:
+        assert f"\n## {name}\n" in page
+
+
+def test_the_list(run: Run) -> None:
+    listed = json.loads(run("connectors", "list", "-o", "json").out)
+    assert [one["id"] for one in listed] == list(PROFILES)
+    out = run("connectors", "list").out
+    for words in ("engine.version ==0.5.23", "commit 34ab141", "no one release"):
+        assert words in out
+    assert run("connectors", "list", "-o", "sarif").code == 2
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_all_of_a_profile_is_shown(run: Run, name: str) -> None:
+    profile = PROFILES[name]
+    out = " ".join(run("connectors", "show", name).out.split())
+    said = [profile.title, profile.key_format, profile.model_name, profile.source, profile.clearing.blast_radius]
+    said += [cell.note for cell in (*profile.cells.values(), *profile.requests.values()) if cell.note]
+    said += [row.source for row in profile.upgrades]
+    said += [line for knob in profile.knobs or () for line in knob.how]
+    said += [profile.isolation] if profile.isolation else []
+    for words in said:
+        # Long words are folded where the line ends.
+        assert words.replace(" ", "") in out.replace(" ", "")
+    assert json.loads(run("connectors", "show", name, "-o", "json").out) == profile.model_dump(
+        mode="json", by_alias=True
+    )
+
+
+def test_conditions_are_shown(run: Run) -> None:
+    out = run("connectors", "show", "vllm-umbp").out
+    assert "only while cache.namespace is not set" in out
+    assert "as draft-model" in out
+    assert "entries end with the worker" in run("connectors", "show", "vllm-apc").out
+    assert "at the place of lora" in run("connectors", "show", "flexkv").out
+    assert "engine.prefix_hash.seed alone" in run("connectors", "show", "lmcache").out
+
+
+def test_a_name_that_there_is_not(run: Run) -> None:
+    ran = run("connectors", "show", "lmcache-pm")
+    assert ran.code == 2
+    assert "lmcache-mp" in ran.err
+
+
+def test_the_schema_accepts_every_profile_and_no_other_key(run: Run) -> None:
+    schema = json.loads(run("schema", "profile").out)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert schema["$id"] == "urn:kvgate:profile:v1"
+    validator = jsonschema.Draft202012Validator(schema)
+    for name in PROFILES:
+        written = yaml.safe_load(packaged_bytes("profiles", f"{name}.yaml"))
+        validator.validate(written)
+        assert not validator.is_valid({**written, "knob": []})
