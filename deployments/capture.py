@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -24,26 +24,28 @@ from kvgate.deployments.contradictions import refuse_contradictions
 from kvgate.deployments.elsewhere import LIBRARIES, built_elsewhere, engine_of, refuse_another_deployment
 from kvgate.deployments.hub import HubCheckpoint, obtain, split_repository
 from kvgate.deployments.launch import LaunchFacts, parse_vllm, resolve
+from kvgate.deployments.published import published
+from kvgate.deployments.served import ask_served, refuse_another_engine, served_section
 from kvgate.rules.canonical import digest
 from kvgate.rules.errors import InputError, UsageError
 from kvgate.rules.manifest import manifest_from
 from kvgate.rules.progress import Progress, silent
 from kvgate.rules.schema import Feature
 from kvgate.weights.adapters import fingerprint_adapter
-from kvgate.weights.digest import root_digest
-from kvgate.weights.fingerprint import fingerprint_checkpoint
+from kvgate.weights.fingerprint import CheckpointFingerprint, fingerprint_checkpoint
+from kvgate.weights.kv_scales import kv_scales_digest
+from kvgate.weights.opaque import RULE
+from kvgate.weights.served.compare import compare_with_checkpoint
+from kvgate.weights.served.stretches import CheckpointStretches
 
 if TYPE_CHECKING:
     from kvgate.corpora.snapshots.snapshot import SnapshotFile
     from kvgate.corpora.tokenizers.facts import TokenizerFacts
-    from kvgate.weights.fingerprint import Fingerprint
+    from kvgate.weights.kept_hashes import KeptHashes
+    from kvgate.weights.served.report import ServedRank
 
 CORPUS = "diagnostic"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-# Tensors that scale the KV cache (vllm/model_executor/model_loader/weight_utils.py maybe_remap_kv_scale_name, 0.33.0).
-_KV_SCALE = re.compile(
-    r"(?:^|[._])(?:k|v|kv|q|prob)_(?:scale|zero_point)$|[._](?:k|v|qkv)_proj\.output_scale$|\.(?:q|[kv]_cache)\.scale$"
-)
 # vllm/config/speculative.py, 0.33.0: methods that need no model of their own.
 _WITHOUT_WEIGHTS = frozenset({"ngram", "ngram_gpu", "suffix"})
 # With one of these files vLLM takes Mistral's own tokenizer (vllm/tokenizers/registry.py, 0.33.0).
@@ -88,7 +90,8 @@ class Captured:
 
     Attributes:
         manifest: the manifest's data, in schema order; :func:`kvgate.deployments.write.write` adds the sidecars.
-        weights: the fingerprint that the tensor map is made of.
+        weights: the fingerprint that the tensor map is made of; ``None`` where no tensor was read.
+        served: what the ranks of the running engine hold, where it was asked.
         tokens: the snapshot of the corpus, where :func:`capture` was told to put it; ``None`` where nothing could
             be rendered, or no place was given.
         unknown: manifest paths that stay unknown, each with the reason.
@@ -96,7 +99,8 @@ class Captured:
     """
 
     manifest: Mapping[str, Any]
-    weights: Fingerprint
+    weights: CheckpointFingerprint | None
+    served: tuple[ServedRank, ...]
     tokens: SnapshotFile | None
     unknown: tuple[tuple[str, str], ...]
     notes: tuple[str, ...] = field(default=())
@@ -113,13 +117,18 @@ def capture(
     sets: Mapping[str, Any] | None = None,
     unsets: Iterable[str] = (),
     snapshot_to: Path | None = None,
+    kept: KeptHashes | None = None,
+    opaque_pickle: bool = False,
+    fetch_weights: bool = True,
+    endpoint: str | None = None,
+    api_key: str | None = None,
     progress: Progress = silent,
 ) -> Captured:
     """Find out what a deployment is.
 
     Args:
-        model: a checkpoint folder, or ``org/name[@revision]`` on a hub: where the files are. What the engine
-            is started with is the launch line's model, where there is one.
+        model: a checkpoint folder, a GGUF file, or ``org/name[@revision]`` on a hub: where the files are. What the
+            engine is started with is the launch line's model, where there is one.
         revision: the hub revision; the launch line's counts where neither says one.
         launch: what the launch files say.
         adapters: folders by adapter name: of adapters that no launch line names, or where their files are here.
@@ -129,16 +138,38 @@ def capture(
         sets: manifest values that only the operator knows, by path; they override what was found.
         unsets: manifest paths and sections that the operator declares to be at the engine's defaults.
         snapshot_to: the file that the snapshot of the corpus becomes; ``None``: none is taken.
+        kept: hashes of weight files that need not be read again where they did not change.
+        opaque_pickle: hash pickle weights as files that nothing looks into, where there is nothing else.
+        fetch_weights: whether the weights of a hub repository are fetched and hashed; else the digests that the hub
+            publishes of its files stand for them.
+        endpoint: where the running engine answers (:func:`kvgate.deployments.served.ask_served`), which is asked
+            for the weights that it serves with; ``None``: it is not asked.
+        api_key: its API key.
         progress: told of downloads, hashing and rendering.
 
     Raises:
         InputError: the checkpoint, an adapter or the template is missing, unreadable or hostile; the launch
-            lines contradict each other or the checkpoint; the renderer's snapshot contradicts them.
-        UsageError: ``sets`` or ``unsets`` name no manifest path.
+            lines contradict each other or the checkpoint; the renderer's snapshot contradicts them; the running
+            engine cannot be asked, is another one, or holds other weights than the checkpoint.
+        UsageError: ``sets`` or ``unsets`` name no manifest path, or what the endpoint is asked for.
     """
+    sources = _Sources(kept, opaque_pickle, fetch_weights, endpoint, api_key)
     return _Capture(
-        model, revision, launch, adapters or {}, chat_template, renderer, sets or {}, unsets, snapshot_to, progress
+        *(model, revision, launch, adapters or {}, chat_template, renderer, sets or {}, unsets, snapshot_to),
+        sources,
+        progress,
     ).run()
+
+
+@dataclass(frozen=True)
+class _Sources:
+    """How weights are read, and which running engine is asked for them."""
+
+    kept: KeptHashes | None
+    opaque_pickle: bool
+    fetch: bool
+    endpoint: str | None
+    api_key: str | None
 
 
 class _Capture:
@@ -153,6 +184,7 @@ class _Capture:
         sets: Mapping[str, Any],
         unsets: Iterable[str],
         snapshot_to: Path | None,
+        sources: _Sources,
         progress: Progress,
     ) -> None:
         self._model = model
@@ -162,6 +194,8 @@ class _Capture:
         self._template = chat_template
         self._renderer = renderer
         self._snapshot_to = snapshot_to
+        self._sources = sources
+        self._served: tuple[ServedRank, ...] = ()
         self._progress = progress
         self._assembly = Assembly()
         self._unsets = tuple(unsets)
@@ -169,17 +203,27 @@ class _Capture:
         self._notes: list[str] = list(self._facts.notes) if self._facts is not None else []
         for path in (*self._sets, *self._unsets):
             self._assembly.check_path(path)
+            if sources.endpoint is not None and path.startswith("weights.served"):
+                raise UsageError("is what the endpoint is asked for", where=path, hint="leave one of the two out")
         if self._facts is not None:
             refuse_contradictions(self._sets, self._facts)
 
     def run(self) -> Captured:
         assembly = self._assembly
         folder, hub = self._locate()
-        raw = read_config(folder)
         doubted = self._facts is not None and any(path == "model.config" for path, _ in self._facts.unknown)
-        config = effective_config(raw, self._facts.overrides if self._facts is not None else {})
-        weights = fingerprint_checkpoint(folder, None if doubted else config.config, self._progress)
-        dtypes = {entry.dtype for entry in weights.entries}
+        gguf = folder.is_file() or (not (folder / "config.json").exists() and any(folder.glob("*.gguf")))
+        weights: CheckpointFingerprint | None
+        if gguf:
+            weights = self._hashed(folder, None)
+            metadata = dict(weights.metadata or {})
+            config = EffectiveConfig(metadata, None, "a GGUF model's configuration is what its file says")
+        else:
+            overrides = self._facts.overrides if self._facts is not None else {}
+            config = effective_config(read_config(folder), overrides)
+            fetched = hub is None or self._sources.fetch
+            weights = self._hashed(folder, None if doubted else config.config) if fetched else None
+        dtypes = {entry.dtype for entry in weights.entries} if weights is not None else set()
         accelerator = self._sets.get("engine.accelerator")
         defaults = self._defaults(config, dtypes, accelerator, weights)
         if self._facts is not None:
@@ -187,13 +231,16 @@ class _Capture:
             self._notes = list(self._facts.notes)
             if (reason := dict(self._facts.unknown).get("model.config")) is not None:
                 self._settled_by_config(reason)
+            elif gguf:
+                self._settled_by_config("the engine derives it from the GGUF file")
         self._identity(folder, hub, config)
         self._weights(weights, hub)
+        self._ask(folder, weights)
         self._launched(weights)
         self._speculative()
         self._mistral(folder)
         self._adapters_section()
-        tokens = self._tokens(folder, hub)
+        tokens = self._tokens(folder, hub, gguf=gguf)
         for path in self._unsets:
             assembly.fill(path, defaults)
         for path, value in self._sets.items():
@@ -203,7 +250,16 @@ class _Capture:
         if "request_features" not in self._sets:
             _let_requests_carry_the_boundary(manifest)
         manifest_from(manifest, "the captured manifest")  # refuses what a set value made of it
-        return Captured(manifest, weights, tokens, assembly.unknown(), tuple(dict.fromkeys(self._notes)))
+        return Captured(manifest, weights, self._served, tokens, assembly.unknown(), tuple(dict.fromkeys(self._notes)))
+
+    def _hashed(self, path: Path, config: Mapping[str, Any] | None) -> CheckpointFingerprint:
+        kept, opaque = self._sources.kept, self._sources.opaque_pickle
+        found = fingerprint_checkpoint(path, config, self._progress, kept=kept, opaque_pickle=opaque)
+        if found.kept:
+            self._notes.append(
+                f"{found.kept} weight files were not read again: their size, times and inode are what they were"
+            )
+        return found
 
     def _settled_by_config(self, reason: str) -> None:
         """Leave unknown what follows from a config that is not the one the engine reads."""
@@ -235,7 +291,11 @@ class _Capture:
         if inline is not None and self._revision is not None and inline != self._revision:
             raise UsageError(f"two revisions: {inline} and {self._revision}", where=repo)
         launched = self._facts.values.get("model.revision") if self._facts is not None else None
-        hub = obtain(repo, inline or self._revision or launched, self._progress)
+        fetch = self._sources.fetch
+        hub = obtain(repo, inline or self._revision or launched, self._progress, weights=fetch)
+        if not fetch:
+            found = published(repo, hub.commit)
+            hub = replace(hub, files={name: file.digest for name, file in found.files.items()})
         if isinstance(launched, str) and _COMMIT.fullmatch(launched) and launched != hub.commit:
             raise InputError(
                 f"the launch line pins {launched[:12]}, but the checkpoint given is {hub.commit[:12]}",
@@ -258,6 +318,8 @@ class _Capture:
             self._notes.append(f"model.config holds no class defaults: {config.reason}")
         if facts is not None and not facts.remote_code:
             put("model.code", None)
+        elif folder.is_file():
+            self._assembly.doubt("model.code", "a file alone does not say which code the engine runs for it")
         else:
             digest, reason = code_digest(folder)
             if reason is None:
@@ -267,11 +329,13 @@ class _Capture:
         takes_media = is_multimodal(config.config) and not (facts is not None and facts.language_model_only)
         put("model.processor", processor_digest(folder) if takes_media else None, "computed")
 
-    def _weights(self, weights: Fingerprint, hub: HubCheckpoint | None) -> None:
+    def _weights(self, weights: CheckpointFingerprint | None, hub: HubCheckpoint | None) -> None:
         put = self._assembly.put
-        for name in ("digest", "kv_digest", "kv_rule", "layout", "tensors", "bytes"):
-            put(f"weights.checkpoint.{name}", getattr(weights, name), "computed")
-        put("weights.served", None)  # no running engine was asked
+        if weights is None:
+            put("weights.checkpoint", None)  # no digest was taken
+        else:
+            for name in ("digest", "kv_digest", "kv_rule", "layout", "tensors", "bytes"):
+                put(f"weights.checkpoint.{name}", getattr(weights, name), "computed")
         if hub is None:
             put("weights.hub", None)
             return
@@ -280,7 +344,26 @@ class _Capture:
         if hub.files:
             put("weights.hub.files", dict(hub.files), "computed")
 
-    def _launched(self, weights: Fingerprint) -> None:
+    def _ask(self, folder: Path, weights: CheckpointFingerprint | None) -> None:
+        """Ask the running engine what it holds, where there is one to be asked."""
+        if self._sources.endpoint is None:
+            self._assembly.put("weights.served", None)
+            return
+        self._progress("asking the engine", 0, None, "ranks")
+        self._served = ask_served(self._sources.endpoint, self._sources.api_key)
+        refuse_another_engine(self._served, {**(self._facts.values if self._facts is not None else {}), **self._sets})
+        found = None
+        if weights is not None:
+            found = compare_with_checkpoint(self._served, weights.entries, CheckpointStretches(folder))
+            if not found.equal and not found.different:
+                self._notes.append(
+                    f"what the engine holds is not shown to be the checkpoint ({len(found.unknown)} tensors or layers "
+                    f"could not be compared, the first is {found.unknown[0]}): it compares with an engine's of its form"
+                )
+        section = served_section(self._served, found, None if weights is None else weights.digest)
+        self._assembly.put("weights.served", section, "observed")
+
+    def _launched(self, weights: CheckpointFingerprint | None) -> None:
         if self._facts is None:
             for path in _FROM_LAUNCH:
                 self._assembly.doubt(path, _NO_LAUNCH)
@@ -290,7 +373,10 @@ class _Capture:
                 self._assembly.put(path, value)
         path, kv_cache = "precision.kv_scales", self._facts.values.get("precision.kv_cache")
         if path not in self._facts.values and isinstance(kv_cache, str) and kv_cache.startswith("fp8"):
-            self._assembly.put(path, _scales(weights), "computed")
+            if weights is None or weights.kv_rule == RULE:
+                self._assembly.doubt(path, "nobody looked at the checkpoint's tensors, which may bring scales")
+            else:
+                self._assembly.put(path, kv_scales_digest(weights.entries), "computed")
         self._never_in_a_line()
         for path, reason in self._facts.unknown:
             self._assembly.doubt(path, reason)
@@ -311,7 +397,7 @@ class _Capture:
                 self._assembly.doubt(path, shown)
             return
         try:
-            print_ = fingerprint_checkpoint(Path(draft), None, self._progress)
+            print_ = self._hashed(Path(draft), None)
             content = {"weights": print_.digest, "config": digest(read_config(Path(draft)))}
         except InputError as error:
             self._assembly.doubt(path, f"the draft model {draft} cannot be fingerprinted: {error.message}")
@@ -372,7 +458,7 @@ class _Capture:
         self._assembly.put("adapters", entries, basis)
         self._assembly.restore("adapters", facts is None)
 
-    def _tokens(self, folder: Path, hub: HubCheckpoint | None) -> SnapshotFile | None:
+    def _tokens(self, folder: Path, hub: HubCheckpoint | None, *, gguf: bool) -> SnapshotFile | None:
         facts, assembly = self._facts, self._assembly
         doubted = dict(facts.unknown) if facts is not None else {}
         if (reason := doubted.get("tokenizer")) is not None:
@@ -383,8 +469,10 @@ class _Capture:
             self._left_out(reason)
             return None
         folder, path = self._tokenizer_folder(folder, hub)
-        if own := next((name for pattern in _MISTRAL_TOKENIZER for name in folder.glob(pattern)), None):
-            reason = f"the engine takes the tokenizer from {own.name}, which kvgate does not read"
+        own = next((name for pattern in _MISTRAL_TOKENIZER for name in folder.glob(pattern)), None)
+        if own is not None or (gguf and not (folder / "tokenizer_config.json").exists()):
+            inside = "the GGUF file" if own is None else own.name
+            reason = f"the engine takes the tokenizer from {inside}, which kvgate does not read"
             for part in (*_TOKENIZER_CONTENT, "chat_template"):
                 assembly.doubt(part, reason)
             self._left_out(reason)
@@ -517,7 +605,11 @@ class _Capture:
     # -- what is not in any file -----------------------------------------------------------------------
 
     def _defaults(
-        self, config: EffectiveConfig, dtypes: set[str], accelerator: str | None, weights: Fingerprint
+        self,
+        config: EffectiveConfig,
+        dtypes: set[str],
+        accelerator: str | None,
+        weights: CheckpointFingerprint | None,
     ) -> dict[str, Any]:
         """Return what an engine started without any flag has, for the paths declared to be unset."""
         if not self._unsets:
@@ -529,8 +621,9 @@ class _Capture:
             accelerator=accelerator,
         )
         values = dict(bare.values)
-        if str(values.get("precision.kv_cache", "")).startswith("fp8"):
-            values.setdefault("precision.kv_scales", _scales(weights))
+        looked_at = weights is not None and weights.kv_rule != RULE
+        if weights is not None and looked_at and str(values.get("precision.kv_cache", "")).startswith("fp8"):
+            values.setdefault("precision.kv_scales", kv_scales_digest(weights.entries))
         del values["engine.name"]
         return values
 
@@ -552,12 +645,6 @@ def _exists(path: Path) -> bool:
         return path.exists()
     except (OSError, ValueError):  # too long for a name, or a NUL in it
         return False
-
-
-def _scales(weights: Fingerprint) -> str | None:
-    """Return the digest of the KV scales in a checkpoint; ``None``: there are none, so they are 1.0."""
-    scales = [entry for entry in weights.entries if _KV_SCALE.search(entry.name)]
-    return root_digest(scales) if scales else None
 
 
 def _let_requests_carry_the_boundary(manifest: dict[str, Any]) -> None:

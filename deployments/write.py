@@ -30,7 +30,8 @@ def write(captured: Captured, target: Path) -> Path:
     Args:
         captured: what :func:`kvgate.deployments.capture.capture` returned; its snapshot is copied from where it is.
         target: a file (``.yaml``, ``.yml``), the sidecars go beside it under its name; else a folder, made
-            where it does not exist, for ``manifest.yaml``, ``weights.jsonl`` and ``tokens.jsonl``.
+            where it does not exist, for ``manifest.yaml``, ``weights.jsonl``, ``tokens.jsonl``,
+            and ``served-0.jsonl`` for each rank of an engine that was asked.
 
     Returns:
         The manifest's path.
@@ -38,6 +39,7 @@ def write(captured: Captured, target: Path) -> Path:
     Raises:
         InputError: the place cannot be written to. Nothing is left half-written.
     """
+    from kvgate.weights.fingerprint import fingerprint_entries
     from kvgate.weights.tensor_map import write_map
 
     is_file = target.suffix in (".yaml", ".yml") and not target.is_dir()
@@ -51,11 +53,16 @@ def write(captured: Captured, target: Path) -> Path:
         raise InputError(f"cannot be written: {error.strerror}", where=str(target)) from None
     try:
         sidecars = [f"{stem}weights.jsonl"]
-        if (checkpoint := manifest.get("weights", {}).get("checkpoint")) is not None:
+        checkpoint = manifest.get("weights", {}).get("checkpoint")
+        if checkpoint is not None and captured.weights is not None:
             sha256 = write_map(captured.weights, staging / sidecars[0])
             checkpoint["map"] = {"file": sidecars[0], "sha256": sha256}
         else:
             sidecars = []
+        for rank, entry in zip(captured.served, manifest.get("weights", {}).get("served") or (), strict=False):
+            sidecars.append(f"{stem}served-{rank.world.rank}.jsonl")
+            sha256 = write_map(fingerprint_entries(rank.entries(), None), staging / sidecars[-1])
+            entry["map"] = {"file": sidecars[-1], "sha256": sha256}
         if captured.tokens is not None and "tokenizer" in manifest:
             sidecars.append(f"{stem}tokens.jsonl")
             shutil.copyfile(captured.tokens.path, staging / sidecars[-1])

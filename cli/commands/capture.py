@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kvgate.cli.api_key import ApiKeyEnv, api_key
 from kvgate.cli.options import ConfigFile, Debug, NoColor, NoConfig
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ _MAX_LAUNCH = 1 << 20  # bytes; the longest real launch scripts are a hundredth 
 
 def capture(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A checkpoint folder, or org/name[@revision] on the hub.")
+        str,
+        typer.Argument(metavar="MODEL", help="A checkpoint folder, a GGUF file, or org/name[@revision] on the hub."),
     ],
     output: Annotated[
         Path,
@@ -52,6 +54,11 @@ def capture(
             "was taken (kvgate corpus script, kvgate corpus snapshot).",
         ),
     ] = None,
+    endpoint: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Ask the running vLLM for the weights that it serves with: http://HOST:PORT."),
+    ] = None,
+    api_key_env: ApiKeyEnv = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="PATH=VALUE", help="What only you know; null: known to be unset. Repeatable."),
@@ -60,6 +67,23 @@ def capture(
         list[str] | None,
         typer.Option(metavar="PATH", help="A path or section in which nothing else is set. Repeatable."),
     ] = None,
+    hash_cache: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Keep hashes of weight files here, and do not read again what its size, times and inode call "
+            "unchanged.",
+        ),
+    ] = None,
+    no_weights: Annotated[
+        bool,
+        typer.Option(
+            "--no-weights", help="Do not fetch weights from the hub: the file digests that it publishes stand for them."
+        ),
+    ] = False,
+    opaque_pickle: Annotated[
+        bool, typer.Option("--opaque-pickle", help="Hash pickle weights as they are, without a look at their tensors.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not say what stays unknown.")] = False,
     config: ConfigFile = None,
     no_config: NoConfig = False,
@@ -75,6 +99,7 @@ def capture(
       kvgate capture /models/llama --from serve.sh -o release-7/
       kvgate capture org/name@0e9e39f --from serve.sh --adapter billing=adapters/billing -o release-7/
       kvgate capture /models/llama --from serve.sh --renderer tokens.jsonl -o release-7/
+      kvgate capture /models/llama --from serve.sh --endpoint http://127.0.0.1:8000 -o release-7/
       kvgate capture /models/llama --from - --set cache.tenancy=null -o new.yaml < serve.sh
     """
     from kvgate.cli import console
@@ -83,7 +108,7 @@ def capture(
     from kvgate.cli.progress import shown
     from kvgate.cli.settings import parse_settings
 
-    adapters = _adapters(adapter or ())
+    adapters, key = _adapters(adapter or ()), api_key(api_key_env)
     settings = parse_settings(set_ or ())
     found = find_config(config, none=no_config)
     _check_paths(found.capture.set, found.capture.unset, unset or ())
@@ -95,6 +120,7 @@ def capture(
 
     from kvgate.deployments.capture import capture as gather
     from kvgate.deployments.write import write
+    from kvgate.weights.kept_hashes import KeptHashes
 
     with shown(quiet=quiet, no_color=no_color) as progress, tempfile.TemporaryDirectory(prefix="kvgate-") as scratch:
         captured = gather(
@@ -107,6 +133,11 @@ def capture(
             sets=_laid_over(found.capture.set, settings),
             unsets=[*found.capture.unset, *(unset or ())],
             snapshot_to=Path(scratch) / "tokens.jsonl",
+            kept=None if hash_cache is None else KeptHashes(hash_cache),
+            opaque_pickle=opaque_pickle,
+            fetch_weights=not no_weights,
+            endpoint=endpoint,
+            api_key=key,
             progress=progress,
         )
         path = write(captured, output)
