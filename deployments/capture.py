@@ -26,7 +26,7 @@ from kvgate.deployments.hub import HubCheckpoint, obtain, split_repository
 from kvgate.deployments.launch import LaunchFacts, parse_vllm, resolve
 from kvgate.deployments.published import published
 from kvgate.deployments.served import ask_served, refuse_another_engine, served_section
-from kvgate.rules.canonical import digest
+from kvgate.rules.canonical import canonical, digest
 from kvgate.rules.errors import InputError, UsageError
 from kvgate.rules.manifest import manifest_from
 from kvgate.rules.progress import Progress, silent
@@ -203,7 +203,8 @@ class _Capture:
         self._notes: list[str] = list(self._facts.notes) if self._facts is not None else []
         for path in (*self._sets, *self._unsets):
             self._assembly.check_path(path)
-            if sources.endpoint is not None and path.startswith("weights.served"):
+            asked = sources.endpoint is not None and path in self._sets
+            if asked and (path == "weights" or path.startswith("weights.served")):
                 raise UsageError("is what the endpoint is asked for", where=path, hint="leave one of the two out")
         if self._facts is not None:
             refuse_contradictions(self._sets, self._facts)
@@ -216,13 +217,14 @@ class _Capture:
         weights: CheckpointFingerprint | None
         if gguf:
             weights = self._hashed(folder, None)
-            metadata = dict(weights.metadata or {})
-            config = EffectiveConfig(metadata, None, "a GGUF model's configuration is what its file says")
+            config = EffectiveConfig({}, None, "a GGUF model's configuration is what its file says")
         else:
             overrides = self._facts.overrides if self._facts is not None else {}
             config = effective_config(read_config(folder), overrides)
             fetched = hub is None or self._sources.fetch
             weights = self._hashed(folder, None if doubted else config.config) if fetched else None
+        if weights is not None and weights.metadata is not None:
+            config = replace(config, config={**config.config, "gguf": canonical(weights.metadata)})
         dtypes = {entry.dtype for entry in weights.entries} if weights is not None else set()
         accelerator = self._sets.get("engine.accelerator")
         defaults = self._defaults(config, dtypes, accelerator, weights)

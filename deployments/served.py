@@ -65,18 +65,20 @@ def _refuse(answer: Answer, where: str) -> NoReturn:
     raise InputError(what + (f": {said}" if said else ""), where=where, hint=_HOW)
 
 
-def served_section(ranks: Sequence[ServedRank], found: ServedComparison, checkpoint: str) -> list[dict[str, Any]]:
+def served_section(
+    ranks: Sequence[ServedRank], found: ServedComparison | None, checkpoint: str | None
+) -> list[dict[str, Any]]:
     """Return a manifest's ``weights.served``.
 
     Args:
         ranks: all ranks of one engine.
-        found: how they stand to the checkpoint of the same manifest.
+        found: how they stand to the checkpoint of the same manifest; ``None``: no tensor of it was read.
         checkpoint: its digest.
 
     Raises:
         InputError: a rank holds other weights than the checkpoint, or weights that cannot be read.
     """
-    if found.different:
+    if found is not None and found.different:
         where, name = found.different[0]
         tensors = len({each for _, each in found.different})
         raise InputError(
@@ -85,24 +87,24 @@ def served_section(ranks: Sequence[ServedRank], found: ServedComparison, checkpo
             where="--endpoint",
             hint="capture the checkpoint that it has loaded, or start it anew",
         )
-    own = set(found.own)
-    section = []
-    for rank in ranks:
-        beside = [entry for entry in rank.entries() if entry.name in own]
-        section.append(
-            {
-                "rank": rank.world.rank,
-                "digest": rank.digest(),
-                "engine": rank.engine,
-                "engine_version": rank.engine_version,
-                "architecture": rank.architecture,
-                "tensor": {"rank": rank.tensor_parallel.rank, "size": rank.tensor_parallel.size},
-                "pipeline": {"rank": rank.pipeline_parallel.rank, "size": rank.pipeline_parallel.size},
-                "checkpoint": checkpoint if found.equal else None,
-                "own": root_digest(beside) if beside else None,
-            }
-        )
-    return section
+    return [_entry(rank, found, checkpoint) for rank in ranks]
+
+
+def _entry(rank: ServedRank, found: ServedComparison | None, checkpoint: str | None) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "rank": rank.world.rank,
+        "digest": rank.digest(),
+        "engine": rank.engine,
+        "engine_version": rank.engine_version,
+        "architecture": rank.architecture,
+        "tensor": rank.tensor_parallel.model_dump(),
+        "pipeline": rank.pipeline_parallel.model_dump(),
+        "checkpoint": checkpoint if found is not None and found.equal else None,
+    }
+    if found is not None and found.equal:  # else what is beside the checkpoint is not known
+        beside = [one for one in rank.entries() if one.name in found.own]
+        entry["own"] = root_digest(beside) if beside else None
+    return entry
 
 
 def refuse_another_engine(ranks: Sequence[ServedRank], values: Mapping[str, Any]) -> None:
