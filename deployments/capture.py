@@ -243,6 +243,10 @@ class _Capture:
         self._mistral(folder)
         self._adapters_section()
         tokens = self._tokens(folder, hub, gguf=gguf)
+        if self._sources.kept is not None and (count := self._sources.kept.used):
+            self._notes.append(
+                f"weight files not read again: {count}; their size, times and inode are what they were when hashed"
+            )
         for path in self._unsets:
             assembly.fill(path, defaults)
         for path, value in self._sets.items():
@@ -256,12 +260,7 @@ class _Capture:
 
     def _hashed(self, path: Path, config: Mapping[str, Any] | None) -> CheckpointFingerprint:
         kept, opaque = self._sources.kept, self._sources.opaque_pickle
-        found = fingerprint_checkpoint(path, config, self._progress, kept=kept, opaque_pickle=opaque)
-        if found.kept:
-            self._notes.append(
-                f"{found.kept} weight files were not read again: their size, times and inode are what they were"
-            )
-        return found
+        return fingerprint_checkpoint(path, config, self._progress, kept=kept, opaque_pickle=opaque)
 
     def _settled_by_config(self, reason: str) -> None:
         """Leave unknown what follows from a config that is not the one the engine reads."""

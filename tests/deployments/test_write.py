@@ -83,6 +83,7 @@ def test_a_folder_gets_the_manifest_and_its_sidecars(captured: Captured, tmp_pat
     assert sorted(file.name for file in path.parent.iterdir()) == ["manifest.yaml", "tokens.jsonl", "weights.jsonl"]
     manifest = yaml.safe_load(path.read_text())
     tensor_map = manifest["weights"]["checkpoint"]["map"]
+    assert captured.weights is not None
     assert read_map(path.parent / tensor_map["file"], tensor_map["sha256"]).digest == captured.weights.digest
     snapshot = manifest["tokenizer"]["snapshot"]
     assert captured.tokens is not None

@@ -1,0 +1,135 @@
+"""What a capture says of weights that are no safetensors, that are not fetched, or that were hashed before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+
+from kvgate.deployments.capture import Captured, capture
+from kvgate.deployments.hub import obtain
+from kvgate.deployments.published import published
+from kvgate.rules.errors import InputError
+from kvgate.weights import kept_hashes
+from kvgate.weights.kept_hashes import KeptHashes
+
+from .conftest import MakeCheckpoint
+from .hub_server import Hub, Repository, serving
+from .test_capture import LINE, OFFLOAD, launched, read, reason
+
+FP8 = f"{LINE}{OFFLOAD} --kv-cache-dtype fp8"
+pytestmark = pytest.mark.usefixtures("quick")
+
+
+def _capture(model: str, tmp_path: Path, line: str = LINE + OFFLOAD, **how: Any) -> Captured:
+    return capture(model, launch=launched(line), snapshot_to=tmp_path / "snapshot", **how)
+
+
+def test_files_that_did_not_change_are_not_read_again_and_that_is_said(
+    make_checkpoint: MakeCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_hashes, "_SETTLED_NS", -(10**12))
+    folder, cache = str(make_checkpoint()), tmp_path / "hashes"
+    first = _capture(folder, tmp_path, kept=KeptHashes(cache))
+    second = _capture(folder, tmp_path, kept=KeptHashes(cache))
+    assert first.manifest["weights"] == second.manifest["weights"]
+    assert not [note for note in first.notes if "not read again" in note]
+    assert [note for note in second.notes if note.startswith("weight files not read again: 1;")]
+
+
+def test_pickle_as_it_is_says_nothing_of_its_tensors(make_checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
+    folder = make_checkpoint()
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(InputError, match="only pickle weights here"):
+        _capture(str(folder), tmp_path)
+    captured = _capture(str(folder), tmp_path, FP8, opaque_pickle=True)
+    manifest = read(captured, tmp_path / "out")
+    assert manifest.value("weights.checkpoint.kv_rule") == "opaque"
+    assert not manifest.knows("precision.kv_scales")
+    assert "nobody looked at the checkpoint's tensors" in reason(captured, "precision.kv_scales")
+
+
+def test_scales_of_the_kv_cache_have_their_digest(make_checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
+    name = "model.layers.0.self_attn.attn.k_scale"
+    one, other = (
+        _capture(str(make_checkpoint(f"c{number}", {name: bytes([number] * 4)})), tmp_path, FP8).manifest
+        for number in (1, 2)
+    )
+    assert one["precision"]["kv_scales"].startswith("blake3:")
+    assert one["precision"]["kv_scales"] != other["precision"]["kv_scales"]
+    assert _capture(str(make_checkpoint()), tmp_path, FP8).manifest["precision"]["kv_scales"] is None
+
+
+def _gguf(path: Path, base: float = 10000.0) -> Path:
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_rope_freq_base(base)
+    writer.add_token_list([f"token {number}" for number in range(100)])
+    writer.add_tensor("blk.0.attn_k.weight", np.ones((2, 4), dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def test_a_gguf_model(tmp_path: Path) -> None:
+    path = _gguf(tmp_path / "m.gguf")
+    captured = _capture(str(path), tmp_path, LINE.replace("/models/m", str(path)) + OFFLOAD)
+    manifest = read(captured, tmp_path / "out")
+    assert manifest.value("model.id") == str(path)
+    assert manifest.value("weights.checkpoint.tensors") == 1
+    assert manifest.value("weights.checkpoint.kv_rule") == "1/all-tensors"
+    assert manifest.value("model.config")["gguf"]["llama.rope.freq_base"] == 10000
+    assert manifest.value("model.config")["gguf"]["tokenizer.ggml.tokens"]["count"] == 100
+    for unknown in ("model.quantization", "precision.compute", "engine.max_model_len", "tokenizer.effective"):
+        assert not manifest.knows(unknown), unknown
+    assert "the GGUF file" in reason(captured, "chat_template")
+    assert captured.tokens is None
+
+
+def test_what_a_gguf_file_says_is_part_of_the_config(make_checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
+    """A config.json beside it does not hide what the file says of rotary embeddings."""
+    configs = []
+    for base in (10000.0, 500000.0):
+        folder = make_checkpoint(f"c{base}")
+        (folder / "model.safetensors").unlink()
+        _gguf(folder / "m.gguf", base)
+        captured = _capture(str(folder), tmp_path)
+        configs.append(captured.manifest["model"]["config"])
+        assert captured.manifest["weights"]["checkpoint"]["kv_rule"] == "1/all-tensors"
+    assert configs[0] != configs[1]
+    assert {**configs[0], "gguf": None} == {**configs[1], "gguf": None}
+
+
+@pytest.fixture
+def hub(make_checkpoint: MakeCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    files = {path.name: path.read_bytes() for path in make_checkpoint("on the hub").iterdir()}
+    revisions = {"a" * 40: files, "b" * 40: {**files, "README.md": b"words"}}
+    with serving(Hub({"org/m": Repository(revisions, {"main": "a" * 40})})) as running:
+        there = partial(obtain, endpoint=running.url, cache=tmp_path / "cache")
+        monkeypatch.setattr("kvgate.deployments.capture.obtain", there)
+        monkeypatch.setattr("kvgate.deployments.capture.published", partial(published, endpoint=running.url))
+        yield running
+
+
+def test_without_the_weights_the_published_digests_stand_for_them(hub: Hub, tmp_path: Path) -> None:
+    whole = _capture(f"org/m@{'a' * 40}", tmp_path, LINE.replace("/models/m", "org/m") + OFFLOAD)
+    hub.requests.clear()
+    captured = _capture("org/m@" + "b" * 40, tmp_path, FP8.replace("/models/m", "org/m"), fetch_weights=False)
+    assert not [path for verb, path in hub.requests if verb == "GET" and path.endswith(".safetensors")]
+    manifest = read(captured, tmp_path / "out")
+    assert manifest.unset("weights.checkpoint")
+    assert not (tmp_path / "out" / "weights.jsonl").exists()
+    assert manifest.value("weights.hub.commit") == "b" * 40
+    files = whole.manifest["weights"]["hub"]["files"]
+    assert manifest.value("weights.hub.files") == {
+        **files,
+        "README.md": manifest.value("weights.hub.files")["README.md"],
+    }
+    assert not manifest.knows("precision.kv_scales")
+    assert manifest.value("model.config")["dtype"] == "bfloat16"
