@@ -11,7 +11,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def schema_of(name: str) -> dict[str, Any]:
-    """Return the JSON Schema of ``manifest``, ``record``, ``evidence``, ``waivers`` or ``profile``.
+    """Return the JSON Schema of ``manifest``, ``record``, ``evidence``, ``waivers``, ``profile`` or ``served-weights``.
 
     Raises:
         UsageError: another name.
@@ -54,10 +54,17 @@ def _profile() -> tuple[str, dict[str, Any]]:
     return f"urn:{SCHEMA_ID.replace('/', ':')}", Profile.model_json_schema()
 
 
+def _served_weights() -> tuple[str, dict[str, Any]]:
+    from kvgate.weights.served.report import SCHEMA, ServedRank
+
+    return f"urn:{SCHEMA.replace('/', ':')}", ServedRank.model_json_schema()
+
+
 _SCHEMAS: dict[str, Callable[[], tuple[str, dict[str, Any]]]] = {
     "manifest": _manifest,
     "record": _record,
     "evidence": _evidence,
     "waivers": _waivers,
     "profile": _profile,
+    "served-weights": _served_weights,
 }

@@ -11,11 +11,12 @@ from kvgate.cli.options import Debug
 
 def schema(
     name: Annotated[
-        str, typer.Argument(metavar="manifest|record|evidence|waivers|profile", help="Which file it is for.")
+        str,
+        typer.Argument(metavar="manifest|record|evidence|waivers|profile|served-weights", help="Which file it is for."),
     ],
     debug: Debug = False,  # noqa: ARG001 - read by the guard
 ) -> int:
-    """Print the JSON Schema of a file that kvgate reads or writes.
+    """Print the JSON Schema of a file that kvgate reads or writes, or of what each worker of an engine replies.
 
     Example:
       kvgate schema manifest > kvgate-manifest.schema.json

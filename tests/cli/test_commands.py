@@ -143,7 +143,7 @@ def test_the_schemas_accept_what_kvgate_reads_and_writes(run: Run, manifest: Mak
 def test_an_unknown_schema(run: Run) -> None:
     ran = run("schema", "verdict")
     assert ran.code == 2
-    assert "manifest, record, evidence, waivers, profile" in ran.err
+    assert "manifest, record, evidence, waivers, profile, served-weights" in ran.err
 
 
 def test_a_record_shows_the_same_report_again(run: Run, manifest: MakeManifest) -> None:
