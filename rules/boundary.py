@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast, get_args
 
 from kvgate.rules.catalogue import dimension
 from kvgate.rules.change import UNCLASSIFIED, UNVERIFIED, Change, alike, same
 from kvgate.rules.compare.sides import Sides
 from kvgate.rules.evidence import Evidence
 from kvgate.rules.manifest import Manifest
-from kvgate.rules.profile import Coverer, Knob
+from kvgate.rules.profile import Coverer, Feature, Knob
+from kvgate.rules.schema import Feature as Carried
 from kvgate.rules.values import Known
 
 KeysAnswer = Literal["yes", "no", "unknown", "through token ids", "no store"]
@@ -99,6 +100,8 @@ def met(change: Change, boundary: Boundary, sides: Sides) -> str | None:
     if boundary.separators:
         parts = ", ".join(boundary.separators)
         return f"{parts}: part of every key, and not the same on both sides (it speaks of the deployments given only)"
+    if change.kind == "narrowed" and (carrier := _newly_carried(sides)) is not None:
+        return f"every request carries {carrier} now, its key holds that, and no old entry has any"
     cells = [cover.cell(change.dimension) for cover in (sides.old_cover, sides.new_cover)]
     if all(cell.key == "token-ids" for cell in cells) and _same_store(sides):
         return "it enters every key through the token hash: other tokens are other keys"
@@ -125,6 +128,18 @@ def about_the_target(change: Change) -> bool:
         dimension(change.dimension).compare in ("address", "connector") if change.dimension != UNCLASSIFIED else False
     )
     return address and change.kind in ("moved", "first", "adverse", UNVERIFIED)
+
+
+def _newly_carried(sides: Sides) -> str | None:
+    """Return what carries the new tenant boundary into every key, where old requests are known to have had none."""
+    old, new = sides.old_cover.profile, sides.new_cover.profile
+    carrier = (sides.new.value("cache.tenancy") or {}).get("carried_by")
+    features = sides.old.get("request_features")
+    if old is None or new is None or old.id != new.id or carrier not in get_args(Carried):
+        return None
+    cells = [cover.request(cast("Feature", carrier)) for cover in (sides.old_cover, sides.new_cover)]
+    held = all(cell.key == "separates" and cell.scope == "tenant" for cell in cells)
+    return carrier if held and isinstance(features, Known) and carrier not in (features.value or ()) else None
 
 
 def _same_store(sides: Sides) -> bool:

@@ -282,7 +282,7 @@ KEYS: dict[str, Key] = {
         base={},
         adapter="unknown",
         hashed="engine.block_size",
-        unknown=_UNKNOWN_HERE,
+        unknown=f"cache.version {_UNKNOWN_HERE}",
         asked="lora cache_salt prompt_embeds",
     ),
     "aibrix": Key(
