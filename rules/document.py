@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import yaml
@@ -58,6 +60,40 @@ def parse_document(data: bytes, source: str) -> tuple[Any, dict[tuple[str, ...],
             non-finite number, a scalar that YAML 1.1 and 1.2 read differently.
 
     """
+    text = _text(data, source)
+    if _JSON.match(text):
+        return parse_json(text, source), {}
+    with _parsed(text, source, foreign=False) as events:
+        return events.document(), events.lines
+
+
+def parse_foreign_documents(data: bytes, source: str) -> list[tuple[Any, int]]:
+    """Parse every document of a YAML or JSON file that was written for another program.
+
+    As :func:`parse_document`, but there may be several documents (or none), and a plain scalar that YAML 1.1 and 1.2
+    read differently becomes :class:`TwoWays`: only who reads it can say whether it matters.
+
+    Returns:
+        Each document that is not empty, with the line (from 1) where it starts.
+
+    Raises:
+        InputError: as :func:`parse_document`, for everything but those scalars.
+
+    """
+    text = _text(data, source)
+    if _JSON.match(text):
+        return [(parse_json(text, source), 1)]
+    with _parsed(text, source, foreign=True) as events:
+        return list(events.documents())
+
+
+class TwoWays(str):
+    """A plain scalar, as written, that YAML 1.1 and 1.2 read differently (``0755``, ``no``)."""
+
+    __slots__ = ()
+
+
+def _text(data: bytes, source: str) -> str:
     if len(data) > MAX_BYTES:
         raise InputError(
             f"{len(data):,} bytes is more than the {MAX_BYTES:,} allowed",
@@ -70,9 +106,7 @@ def parse_document(data: bytes, source: str) -> tuple[Any, dict[tuple[str, ...],
         raise InputError(f"not UTF-8 text (byte {error.start})", where=source, hint="is this the right file?") from None
     if "\x00" in text:
         raise InputError("holds a NUL byte", where=source, hint="is this the right file?")
-    if _JSON.match(text):
-        return parse_json(text, source), {}
-    return _parse_yaml(text, source)
+    return text
 
 
 def parse_json(text: str, source: str, *, non_finite: bool = False) -> Any:
@@ -119,11 +153,11 @@ def parse_json(text: str, source: str, *, non_finite: bool = False) -> Any:
     return value
 
 
-def _parse_yaml(text: str, source: str) -> tuple[Any, dict[tuple[str, ...], int]]:
+@contextmanager
+def _parsed(text: str, source: str, *, foreign: bool) -> Iterator[_Events]:
     loader = _Loader(text)
     try:
-        events = _Events(loader, source)
-        value = events.document()
+        yield _Events(loader, source, foreign=foreign)
     except yaml.YAMLError as error:
         line = _line(error)
         where = source if line is None else f"{source}:{line}"
@@ -131,7 +165,6 @@ def _parse_yaml(text: str, source: str) -> tuple[Any, dict[tuple[str, ...], int]
         raise InputError(f"not valid YAML: {problem}", where=where) from None
     finally:
         loader.dispose()
-    return value, events.lines
 
 
 def _line(error: Any) -> int | None:
@@ -144,9 +177,10 @@ def _line(error: Any) -> int | None:
 class _Events:
     """Builds plain values from the parser's events, so that nothing is composed before it is checked."""
 
-    def __init__(self, loader: Any, source: str) -> None:
+    def __init__(self, loader: Any, source: str, *, foreign: bool) -> None:
         self._loader = loader
         self._source = source
+        self._foreign = foreign
         self._nodes = 0
         self.lines: dict[tuple[str, ...], int] = {}
 
@@ -179,6 +213,16 @@ class _Events:
         if not isinstance(event, yaml.StreamEndEvent):
             raise self._refuse(event, "holds a second document", "one manifest a file")
         return value
+
+    def documents(self) -> Iterator[tuple[Any, int]]:
+        self._next()  # stream start
+        while not isinstance(self._next(), yaml.StreamEndEvent):
+            self.lines.clear()
+            event = self._next()
+            line = self._line_of(event)
+            if (value := self._value(event, ())) is not None:
+                yield value, line
+            self._next()  # document end
 
     def _value(self, event: Any, path: tuple[str, ...]) -> Any:
         if len(path) > _MAX_DEPTH:
@@ -225,6 +269,8 @@ class _Events:
         if _NOT_FINITE.fullmatch(text):
             raise self._refuse(event, f"{_dotted(path)}: {text} is not a number kvgate can compare")
         if _READ_TWO_WAYS.fullmatch(text):
+            if self._foreign:
+                return TwoWays(text)
             raise self._refuse(
                 event,
                 f"{_dotted(path)}: {_short(text)} is read differently by different YAML tools",
