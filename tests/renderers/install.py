@@ -68,10 +68,14 @@ def install(target: Path) -> list[str]:
     target.mkdir(parents=True, exist_ok=True)
     problems = []
     for name, pins in _data()["folders"].items():
-        stamp = _stamp(pins)
-        if not _is_there(target / name, stamp):
-            problems += _install(target / name, pins, stamp)
+        problems += ensure(target / name, pins)
     return problems
+
+
+def ensure(folder: Path, pins: list[str]) -> list[str]:
+    """Make a folder of pinned releases, unless it is there, and return what went wrong, a sentence each."""
+    stamp = _stamp(pins)
+    return [] if _is_there(folder, stamp) else _install(folder, pins, stamp)
 
 
 def _install(folder: Path, pins: list[str], stamp: str) -> list[str]:

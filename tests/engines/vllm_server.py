@@ -1,0 +1,67 @@
+"""A real vLLM with its OpenAI server on the loopback interface, on the CPU."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from kvgate.corpora.endpoints.client import Client
+from kvgate.rules.errors import InputError
+from tests.engines.install import environment
+
+MINUTES = 900  # a hang guard
+
+
+@contextmanager
+def vllm(model: Path, extension: str, ranks: int, log: Path) -> Iterator[str]:
+    """Serve a model, and yield the URL; its workers have an extension, and its development mode is on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    small = ["--dtype", "bfloat16", "--max-model-len", "64", "--block-size", "32", "--max-num-seqs", "2"]
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), *small]
+    command += ["--enforce-eager", "--skip-tokenizer-init", "--tensor-parallel-size", str(ranks)]
+    command += ["--worker-extension-cls", extension, "--host", "127.0.0.1", "--port", str(port)]
+    with log.open("wb") as said:
+        server = subprocess.Popen(
+            command,
+            env={**environment(Path(os.environ["KVGATE_VLLM"])), "VLLM_SERVER_DEV_MODE": "1"},
+            cwd=log.parent,  # not the repository's: its folders would shadow packages
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+            start_new_session=True,
+        )
+        url = f"http://127.0.0.1:{port}"
+        try:
+            _wait(server, url, log)
+            yield url
+        finally:
+            _end(server)
+
+
+def _wait(server: subprocess.Popen[bytes], url: str, log: Path) -> None:
+    until = time.monotonic() + MINUTES
+    while server.poll() is None and time.monotonic() < until:
+        with suppress(InputError), Client(url) as client:
+            if client.get("/version").ok:
+                return
+        time.sleep(0.2)
+    raise AssertionError(f"vLLM does not serve: {log.read_text(errors='replace')[-4000:]}")
+
+
+def _end(server: subprocess.Popen[bytes]) -> None:
+    """Ask the server to end, and end what is left of its own processes: they are a session."""
+    server.send_signal(signal.SIGINT)
+    with suppress(subprocess.TimeoutExpired):
+        server.wait(20)
+    with suppress(ProcessLookupError):
+        os.killpg(server.pid, signal.SIGKILL)
+    server.wait()
