@@ -17,14 +17,18 @@ def compare_address(dimension: Dimension, sides: Sides) -> list[Change]:
         return [sides.change(dimension, "inert", path) for path in dimension.paths if sides.same(path) is False]
     if sides.same("cache.connector") is not True:
         return []  # the connector itself moved: said there
-    cells = {cover.cell(dimension.id).key for cover in (sides.old_cover, sides.new_cover)}
+    covers = (sides.old_cover, sides.new_cover)
+    cells = {cover.cell(dimension.id).key for cover in covers}
+    one_form = len({(cover.cell(dimension.id).form, *cover.cell(dimension.id).paths) for cover in covers}) == 1
     changes = []
     for path in dimension.paths:
         if cells == {"no"}:
             if sides.same(path) is False:
                 changes.append(sides.change(dimension, "inert", path, detail="not part of this connector's key"))
             continue
-        equal = same(sides.old_cover.part(dimension.id, path), sides.new_cover.part(dimension.id, path))
+        # Where one side's profile speaks and the other's does not, their forms do not compare: the values do.
+        parts = [cover.part(dimension.id, path) for cover in covers]
+        equal = same(*parts) if one_form else sides.same(path)
         if equal is None:
             changes.append(sides.unverified(dimension, path, sides.unknown_sides(path)))
         elif not equal:

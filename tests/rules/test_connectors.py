@@ -316,3 +316,14 @@ def test_a_profile_that_was_read_at_no_release_speaks_for_none(connector: str) -
 )
 def test_commits_that_were_read(connector: str, version: str, speaks: bool) -> None:
     assert (cover(clean({**base(connector), "cache.version": version})).profile is not None) is speaks
+
+
+@pytest.mark.parametrize("connector", ["sglang-hicache-file", "vllm-mooncake"])
+def test_a_name_is_the_same_where_only_one_sides_version_was_read(connector: str) -> None:
+    """What it becomes in the key is known of one side only, so the two forms do not compare; the values do."""
+    own = base(connector)
+    unread = {**own, "engine.version": "0.5.22"}
+    assert "model.id" not in [finding.change.dimension for finding in decided(unread, own).findings]
+    for other in ("acme-support-8b", "support-8b"):
+        decision = decided({**unread, "model.id": other}, own)
+        assert only(decision, "model.id").rule == "model-name-moved"

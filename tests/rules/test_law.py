@@ -35,6 +35,7 @@ from kvgate.rules.schema import ManifestModel
 from kvgate.rules.settling import settle
 from kvgate.rules.waivers import Waiver
 from tests.rules.clean import FORGET, clean, data, digest
+from tests.rules.connectors import base
 from tests.rules.served import served
 
 PACK = shipped_pack("default")
@@ -153,6 +154,13 @@ CONTEXTS: dict[str, dict[str, Any]] = {
     "pinned": {"weights.checkpoint": None, "weights.hub": {"repo": "acme/support-8b", "commit": "b" * 40}},
     "bare": {"engine.image": None, "engine.packages": None},
     "old media": {"cache.version": "0.5.1", "request_features": ["multimodal"]},
+    "cells on a condition": {**base("sglang-hicache-file"), "cache.namespace": None},
+    "entries of the worker": base("vllm-apc"),
+    "two things at one place": {
+        **base("flexkv"),
+        "request_features": ["lora", "cache_salt"],
+        "cache.tenancy": TENANT,
+    },
 }
 FULL = ("lmcache-mp", "vllm-offload-fs")
 """The connectors in front of which every pair of dimensions is changed."""
