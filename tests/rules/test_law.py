@@ -37,6 +37,7 @@ from kvgate.rules.waivers import Waiver
 from tests.rules.clean import FORGET, clean, data, digest
 from tests.rules.connectors import base
 from tests.rules.served import served
+from tests.rules.walking import walk
 
 PACK = shipped_pack("default")
 NO_KNOB = shipped_profiles()["lmcache-mp"].model_copy(update={"id": "no-knob", "knobs": []})
@@ -213,24 +214,6 @@ def plain_walk(monkeypatch: pytest.MonkeyPatch) -> None:
     ``test_both_walks_agree`` shows that it makes no difference.
     """
     monkeypatch.setattr(diff_module, "changed_leaves", walk)
-
-
-_ABSENT = object()
-
-
-def walk(old: Any, new: Any, path: str = "") -> list[str]:
-    """Return the paths at which two canonical manifests differ, lists whole."""
-    if old is new:
-        return []
-    if isinstance(old, dict) and isinstance(new, dict):
-        return [
-            found
-            for key in sorted({*old, *new})
-            if (before := old.get(key, _ABSENT)) is not (after := new.get(key, _ABSENT))
-            for found in walk(before, after, f"{path}.{key}" if path else key)
-        ]
-    same = old == new and isinstance(old, bool) == isinstance(new, bool)
-    return [] if same else [path]
 
 
 @dataclass(frozen=True)
