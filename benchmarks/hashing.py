@@ -5,7 +5,9 @@
 The yardstick is ``blake3`` with mmap over the whole files and the same threads. Aims, at 4 GB: the hashing phase takes
 at most 1.1 times that; at most a third of model-signing's default through its Python API (where it is installed; the
 whole commands are shown beside); 20,000 small tensors take at most 1.3 times the same bytes in 20; the command needs
-less than 300 MB of anonymous memory. The contestants are interleaved, and the quickest round of each counts.
+less than 300 MB of anonymous memory. The contestants are interleaved, and the quickest round of each counts. On a busy
+machine, where threads that need the interpreter are kept waiting, the ratio of processor times is the one to look at for
+small tensors.
 """
 
 from __future__ import annotations
@@ -72,14 +74,15 @@ def run(command: list[str]) -> None:
     subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
 
 
-def best(rounds: int, contestants: Mapping[str, Callable[[], object]]) -> dict[str, float]:
-    """Return the quickest of several interleaved runs of each, in seconds."""
-    times: dict[str, float] = {}
+def best(rounds: int, contestants: Mapping[str, Callable[[], object]]) -> dict[str, tuple[float, float]]:
+    """Return the least time of several interleaved runs of each, and the least processor time, in seconds."""
+    times: dict[str, tuple[float, float]] = {}
     for _ in range(rounds):
         for name, work in contestants.items():
-            begin = time.perf_counter()
+            begin, processor = time.perf_counter(), time.process_time()
             work()
-            times[name] = min(times.get(name, float("inf")), time.perf_counter() - begin)
+            took = time.perf_counter() - begin, time.process_time() - processor
+            times[name] = min(times.get(name, took)[0], took[0]), min(times.get(name, took)[1], took[1])
     return times
 
 
@@ -131,15 +134,17 @@ def main() -> None:
             },
         )
         memory = anonymous([*KVGATE, str(many)])
-    raw_time = found["blake3 over the raw files"]
+    raw_time, _ = found["blake3 over the raw files"]
     print(f"{size(wanted.bytes):,} bytes in {FILES} files, {THREADS} threads")
-    for name, seconds in found.items():
+    for name, (seconds, _) in found.items():
         print(f"{name:36} {seconds:7.3f} s {size(wanted.bytes) / seconds / 1e9:6.2f} GB/s {seconds / raw_time:6.2f} x")
-    small = found[f"fingerprint of {MANY:,} tensors"] / found[f"fingerprint of {FEW} tensors"]
-    print(f"{MANY:,} tensors against {FEW}: {small:.2f} (aim: at most 1.3)")
-    print(f"hashing phase against raw files: {found['the hashing phase'] / raw_time:.2f} (aim: at most 1.1)")
+    many_times, few_times = found[f"fingerprint of {MANY:,} tensors"], found[f"fingerprint of {FEW} tensors"]
+    wall, processor = (a / b for a, b in zip(many_times, few_times, strict=True))
+    print(f"{MANY:,} tensors against {FEW}: {wall:.2f}, in processor time {processor:.2f} (aim: at most 1.3)")
+    phase, _ = found["the hashing phase"]
+    print(f"hashing phase against raw files: {phase / raw_time:.2f} (aim: at most 1.1)")
     if (other := found.get("model-signing's hashing")) is not None:
-        print(f"model-signing against hashing phase: {other / found['the hashing phase']:.2f} (aim: at least 3)")
+        print(f"model-signing against hashing phase: {other[0] / phase:.2f} (aim: at least 3)")
     print(f"anonymous memory of the command at {MANY:,} tensors: {memory / 1e6:.0f} MB (aim: under 300)")
 
 

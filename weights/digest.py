@@ -20,6 +20,7 @@ bytes; and equal bytes under another name are recognised by it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 from blake3 import blake3
@@ -55,6 +56,7 @@ def field(data: bytes) -> bytes:
     return len(data).to_bytes(_WORD, "little") + data
 
 
+_NAME = itemgetter(0)  # of a tensor entry
 _TENSOR_FIELD = field(_TENSOR)
 _WEIGHTS_FIELD = field(_WEIGHTS)
 _HASH_LENGTH = (32).to_bytes(_WORD, "little")
@@ -103,10 +105,11 @@ def root_digest(entries: Iterable[TensorEntry]) -> str:
     Raises:
         ValueError: when two entries have one name: a map binds a name to one tensor.
     """
-    pairs = sorted((entry.name.encode(), bytes.fromhex(entry.digest[len(PREFIX) :])) for entry in entries)
-    if len({name for name, _ in pairs}) != len(pairs):
+    by_name = sorted(entries, key=_NAME)  # by code point, which is by UTF-8 byte too
+    if len(set(map(_NAME, by_name))) != len(by_name):
         raise ValueError("two tensors with one name")
-    return root_of_fields([(field(name), digest) for name, digest in pairs])
+    digests = map(bytes.fromhex, [entry[4][len(PREFIX) :] for entry in by_name])
+    return root_of_fields([(field(entry[0].encode()), digest) for entry, digest in zip(by_name, digests, strict=True)])
 
 
 def root_of_fields(pairs: Sequence[tuple[bytes, bytes]]) -> str:
