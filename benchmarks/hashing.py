@@ -6,8 +6,8 @@ The yardstick is ``blake3`` with mmap over the whole files and the same threads.
 at most 1.1 times that; at most a third of model-signing's default through its Python API (where it is installed; the
 whole commands are shown beside); 20,000 small tensors take at most 1.3 times the same bytes in 20; the command needs
 less than 300 MB of anonymous memory. The contestants are interleaved, and the quickest round of each counts. On a busy
-machine, where threads that need the interpreter are kept waiting, the ratio of processor times is the one to look at for
-small tensors.
+machine, where threads that need the interpreter are kept waiting, the ratio of processor times says more about small
+tensors.
 """
 
 from __future__ import annotations
