@@ -223,9 +223,10 @@ KEYS: dict[str, Key] = {
     "vllm-nixl": Key(
         base=_VLLM,
         rejects=(
-            "model.id precision.compute precision.kv_cache engine.version engine.attention_backend engine.speculative"
+            "model.id precision.compute precision.kv_cache engine.version engine.attention_backend "
+            "engine.speculative engine.kv_layout"
         ),
-        unknown="parallelism.pipeline parallelism.context engine.block_size engine.kv_layout",
+        unknown="parallelism.pipeline parallelism.context engine.block_size",
         requests=f"{_BLOCK_HASH} template_kwargs",
         text="no",
     ),

@@ -341,3 +341,61 @@ def test_a_name_is_the_same_where_only_one_sides_version_was_read(connector: str
     for other in ("acme-support-8b", "support-8b"):
         decision = decided({**unread, "model.id": other}, own)
         assert only(decision, "model.id").rule == "model-name-moved"
+
+
+@pytest.mark.parametrize(("feature", "scope"), [("cache_salt", "tenant"), ("lora", "all")])
+@pytest.mark.parametrize("connector", [name for name in KEYS if name.startswith("sglang-")])
+def test_pages_that_sglang_named_without_salt_or_adapter_are_cleared(connector: str, feature: str, scope: str) -> None:
+    carried = {**base(connector), "request_features": [feature]}
+    decision = decided({**carried, "engine.version": "0.5.19"}, carried)
+    (found,) = (finding for finding in decision.findings if finding.rule == "producer-advisory")
+    assert (decision.verdict, decision.exit_code, found.change.scope) == (CLEAR, 20, scope)
+    since = decided({**carried, "engine.version": "0.5.20"}, carried)
+    assert "producer-advisory" not in rules(since)
+
+
+# ---- public incidents, in front of the connector that the report names and of another ----
+
+IN_FRONT = [
+    # sgl-project/sglang#24758 (I33): one served name, other weights; the other connector's key holds the path.
+    (
+        {"model.id": "/models/a", "model.served_name": "support"},
+        {"model.id": "/models/b", "model.served_name": "support", **MODELS},
+        "weights",
+        {"sglang-hicache-file": "no", "sglang-hicache-mooncake": "no", "lmcache-mp": "yes"},
+    ),
+    # vllm-project/vllm#45767 (I27): bfloat16 to fp8 behind one master.
+    (
+        {},
+        OTHER["precision.kv_cache"],
+        "precision.kv_cache",
+        {"vllm-mooncake": "no", "vllm-umbp": "yes", "lmcache": "yes"},
+    ),
+    # vllm-project/vllm#55191 (I29): other heads' values of equal size.
+    (
+        {},
+        OTHER["parallelism.tensor"],
+        "parallelism.tensor",
+        {"vllm-offload-object": "no", "lmcache": "yes", "aibrix": "yes"},
+    ),
+    # vllm-project/vllm#55904 (I30): another layout of equal size.
+    ({}, OTHER["engine.kv_layout"], "engine.kv_layout", {"vllm-offload-fs": "no", "vllm-umbp": "yes"}),
+    # vllm-project/vllm#49261 (I19) and vllm-project/vllm#56311 (I23): no key tells revision or RoPE apart.
+    ({}, MODELS, "weights", dict.fromkeys(set(KEYS) - {"hosted-api"}, "no")),
+    (
+        {},
+        {"model.config/rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0}},
+        "model.config",
+        dict.fromkeys(set(KEYS) - {"hosted-api"}, "no"),
+    ),
+]
+INCIDENTS = [(*case[:3], connector, said) for case in IN_FRONT for connector, said in sorted(case[3].items())]
+
+
+@pytest.mark.parametrize(("old", "new", "name", "connector", "said"), INCIDENTS)
+def test_an_incident(old: dict[str, Any], new: dict[str, Any], name: str, connector: str, said: str) -> None:
+    own = base(connector)
+    decision = decided({**own, **old}, {**own, **new}, profiles=SPOKEN)
+    found = only(decision, name)
+    assert (decision.verdict, found.kv_valid, found.keys_separate) == (NAMESPACE, "no", said)
+    assert bool(found.open) is (said == "no" and not KEYS[connector].in_worker)
