@@ -43,6 +43,7 @@ PACK = shipped_pack("default")
 NO_KNOB = shipped_profiles()["lmcache-mp"].model_copy(update={"id": "no-knob", "knobs": []})
 PROFILES = {**shipped_profiles(), "no-knob": NO_KNOB}
 
+PUBLISHED = {"model.safetensors": f"sha256:{'1' * 64}", "config.json": f"git-blob:{'2' * 40}"}
 TENANT = {"boundary": "tenant", "carried_by": "cache_salt"}
 DYNAMIC_ROPE = {"rope_type": "dynamic", "rope_theta": 500000.0, "factor": 2.0}
 
@@ -54,6 +55,11 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
         {"weights.checkpoint.layout": digest("9")},
         {"weights.checkpoint": None},
         {"weights.checkpoint": None, "weights.hub": {"repo": "acme/support-8b", "commit": "a" * 40}},
+        {
+            "weights.checkpoint": None,
+            "weights.hub": {"repo": "acme/support-8b", "commit": "a" * 40, "files": PUBLISHED},
+        },
+        {"weights.checkpoint.digest": digest("9"), "weights.checkpoint.kv_rule": "opaque"},
     ],
     "weights.served": [{"weights.served": [{"rank": 0, "digest": digest("9")}]}, {"weights.served": served("9", "a")}],
     "weights.mutable": [{"weights.mutable": True}],
@@ -153,6 +159,7 @@ CONTEXTS: dict[str, dict[str, Any]] = {
         "adapters": [{"name": "billing", "digest": digest("9")}],
     },
     "pinned": {"weights.checkpoint": None, "weights.hub": {"repo": "acme/support-8b", "commit": "b" * 40}},
+    "published": {"weights.hub": {"repo": "acme/support-8b", "commit": "b" * 40, "files": PUBLISHED}},
     "bare": {"engine.image": None, "engine.packages": None},
     "old media": {"cache.version": "0.5.1", "request_features": ["multimodal"]},
     "cells on a condition": {**base("sglang-hicache-file"), "cache.namespace": None},
