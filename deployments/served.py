@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from kvgate.corpora.endpoints.client import SECONDS, Answer, Client
 from kvgate.corpora.endpoints.server import engine_and_version
+from kvgate.rules.document import parse_json
 from kvgate.rules.errors import InputError
 from kvgate.weights.digest import root_digest
 from kvgate.weights.served.compare import ServedComparison
 from kvgate.weights.served.report import ServedRank, read_ranks
 
 METHOD = "kvgate_weights"
+_NO_SUCH_PATH = (404, 405)
 PATIENCE = 1800.0
 """Seconds for the hashing of every rank: on the host, through copies, a large model takes minutes."""
 
-_VLLM = "/collective_rpc"
 _EXTENSION = "kvgate.weights.served.vllm_worker.FingerprintExtension"
-_HOW = f"start vLLM with VLLM_SERVER_DEV_MODE=1 and --worker-extension-cls {_EXTENSION}"
+_VLLM = f"start vLLM with VLLM_SERVER_DEV_MODE=1 and --worker-extension-cls {_EXTENSION}"
+_SGLANG = "install kvgate where SGLang runs; SGLANG_PLUGINS, where it is set, must name kvgate_weights"
 
 
 def ask_served(
@@ -27,7 +29,8 @@ def ask_served(
     """Ask every rank of a running engine for the fingerprint of the weights that it serves with.
 
     vLLM answers where its development mode is on and its workers have kvgate's extension
-    (``vllm/entrypoints/serve/dev/rpc/api_router.py``, 0.32.0). Nothing is changed in the engine.
+    (``vllm/entrypoints/serve/dev/rpc/api_router.py``, 0.32.0), SGLang where kvgate is installed beside it
+    (:mod:`kvgate.weights.served.sglang_plugin`). Nothing is changed in the engine.
 
     Args:
         url: where it answers, ``http://HOST:PORT``.
@@ -40,29 +43,51 @@ def ask_served(
             what is no complete report of all ranks.
     """
     with Client(url, key, seconds=seconds) as client:
-        engine, version = engine_and_version(client)
-    if engine != "vllm":
-        raise InputError(
-            f"{engine} {version} has no way to say what its workers hold", where=url, hint="only vLLM can be asked"
-        )
+        engine, _ = engine_and_version(client)
     with Client(url, key, seconds=patience) as client:
-        answer = client.post(_VLLM, {"method": METHOD})
-        where = f"{client.url}{_VLLM}"
+        return (_ask_vllm if engine == "vllm" else _ask_sglang)(client)
+
+
+def _ask_vllm(client: Client) -> tuple[ServedRank, ...]:
+    path = "/collective_rpc"
+    where = f"{client.url}{path}"
+    answer = client.post(path, {"method": METHOD})
     replies = answer.data.get("results") if answer.ok and isinstance(answer.data, dict) else None
-    if not isinstance(replies, list):
-        _refuse(answer, where)
-    return read_ranks(replies, where)
-
-
-def _refuse(answer: Answer, where: str) -> NoReturn:
-    if answer.status in (404, 405):
-        raise InputError("this vLLM takes no calls to its workers: its development mode is off", where=where, hint=_HOW)
-    said = answer.said()
-    if METHOD in said and "attribute" in said:
-        hint = f"{_HOW}; kvgate must be installed where the engine runs"
+    if isinstance(replies, list):
+        return read_ranks(replies, where)
+    if answer.status in _NO_SUCH_PATH:
+        raise InputError(
+            "this vLLM takes no calls to its workers: its development mode is off", where=where, hint=_VLLM
+        )
+    if METHOD in answer.said() and "attribute" in answer.said():
+        hint = f"{_VLLM}; kvgate must be installed where the engine runs"
         raise InputError("the workers of this vLLM do not have kvgate's extension", where=where, hint=hint)
+    raise _refusal(answer, where, _VLLM)
+
+
+def _ask_sglang(client: Client) -> tuple[ServedRank, ...]:
+    path = "/weights_checker"
+    where = f"{client.url}{path}"
+    answer = client.post(path, {"action": METHOD, "selector": "target"})
+    ranks = answer.data.get("ranks") if answer.ok and isinstance(answer.data, dict) else None
+    if isinstance(ranks, list):
+        return read_ranks([_text_of(rank, where) for rank in ranks], where)
+    if answer.status in _NO_SUCH_PATH:
+        raise InputError("this SGLang has no weight checker; 0.5.23 has one", where=where)
+    if METHOD in answer.said():  # "Unsupported action='kvgate_weights'"
+        raise InputError("this SGLang does not have kvgate's plugin", where=where, hint=_SGLANG)
+    raise _refusal(answer, where, _SGLANG)
+
+
+def _text_of(rank: Any, where: str) -> Any:
+    texts = rank.get("checksums") if isinstance(rank, dict) else None
+    text = texts.get(METHOD) if isinstance(texts, dict) else None
+    return parse_json(text, where) if isinstance(text, str) else None
+
+
+def _refusal(answer: Answer, where: str, hint: str) -> InputError:
     what = f"answers with HTTP {answer.status}" if answer.status != 200 else "answers with what is no report"
-    raise InputError(what + (f": {said}" if said else ""), where=where, hint=_HOW)
+    return InputError(what + (f": {answer.said()}" if answer.said() else ""), where=where, hint=hint)
 
 
 def served_section(

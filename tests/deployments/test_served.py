@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -83,15 +84,53 @@ def test_a_rank_that_is_missing_is_no_report(serve: Serve, make_checkpoint: Make
         ask_served(serve(answering(replies(make_checkpoint(), 2)[1:])))
 
 
-def test_what_is_no_vllm(serve: Serve) -> None:
-    with pytest.raises(InputError, match=r"^http.*: sglang 0\.5\.23 has no way to say what its workers hold"):
-        ask_served(serve(sglang("messages")))
+def test_what_is_no_engine(serve: Serve) -> None:
     with pytest.raises(InputError, match="neither vLLM nor SGLang answers here"):
         ask_served(serve(lambda *_: (404, {})))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         with pytest.raises(InputError, match="cannot be reached"):
             ask_served(f"http://127.0.0.1:{free.getsockname()[1]}")
+
+
+def _sglang(given: Any, status: int = 200) -> Callable[[str, str, Any], Any]:
+    """Answer as SGLang does (srt/entrypoints/http_server.py, 0.5.23, /weights_checker)."""
+    other = sglang()
+    asked = ("POST", "/weights_checker", {"action": "kvgate_weights", "selector": "target"})
+    return lambda *request: (status, given) if request == asked else other(*request)
+
+
+def _checksums(text: Any) -> dict[str, Any]:
+    return {"checksums": {"kvgate_weights": text}, "per_gpu_checksum": "", "parallelism_info": []}
+
+
+def test_sglang_is_asked_through_its_weight_checker(serve: Serve, make_checkpoint: MakeCheckpoint) -> None:
+    given = [{**one, "engine": "sglang"} for one in replies(make_checkpoint(), 2)]
+    body = {"success": True, "message": "Success.", "ranks": [_checksums(json.dumps(one)) for one in given]}
+    ranks = ask_served(serve(_sglang(body)))
+    assert [(rank.engine, rank.world.rank) for rank in ranks] == [("sglang", 0), ("sglang", 1)]
+
+
+@pytest.mark.parametrize(
+    ("given", "status", "said"),
+    [
+        ({"detail": "Not Found"}, 404, "has no weight checker"),
+        (
+            {"success": False, "message": "Unsupported action='kvgate_weights'"},
+            400,
+            r"does not have kvgate's plugin \(install kvgate where SGLang runs",
+        ),
+        ({"success": False, "message": "out of memory"}, 400, "answers with HTTP 400: out of memory"),
+        ({"success": True, "message": "Success."}, 200, "answers with what is no report: Success"),
+        ({"ranks": [7]}, 200, "not a kvgate/served-weights/v1 document"),
+        ({"ranks": [_checksums(7)]}, 200, "not a kvgate/served-weights/v1 document"),
+        ({"ranks": [_checksums("{")]}, 200, "not JSON|invalid JSON|JSON"),
+        ({"ranks": []}, 200, "reported: none"),
+    ],
+)
+def test_what_is_no_report_of_sglangs(serve: Serve, given: Any, status: int, said: str) -> None:
+    with pytest.raises(InputError, match=rf"^http://127\.0\.0\.1:\d+/weights_checker.*({said})"):
+        ask_served(serve(_sglang(given, status)))
 
 
 def _slow_to_hash(handler: Any) -> None:

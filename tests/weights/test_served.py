@@ -14,9 +14,9 @@ from kvgate.rules.errors import InputError
 from kvgate.weights.digest import root_digest
 from kvgate.weights.fingerprint import fingerprint_checkpoint
 from kvgate.weights.served.compare import ServedComparison, compare_served, compare_with_checkpoint
+from kvgate.weights.served.model import describe_model
 from kvgate.weights.served.report import SCHEMA, ServedRank, Stretch, read_ranks
 from kvgate.weights.served.stretches import CheckpointStretches
-from kvgate.weights.served.vllm_worker import describe_model
 
 from .served_models import checkpoint, served
 

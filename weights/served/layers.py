@@ -1,8 +1,12 @@
-"""How vLLM's layers hold checkpoint tensors: which rows and columns of which tensor lie where.
+"""How layers of vLLM and SGLang hold checkpoint tensors: which rows and columns of which tensor lie where.
 
 From vLLM 0.32.0, ``model_executor/layers/linear.py`` and ``vocab_parallel_embedding.py`` (the weight loaders
-of the classes below). Layers are recognised by their exact class: a subclass may load differently. A
+of the classes below), and from SGLang 0.5.23, ``srt/layers/linear.py`` and ``vocab_parallel_embedding.py``, whose
+classes were adapted from vLLM's. Layers are recognised by their exact class: a subclass may load differently. A
 quantized layer is not taken apart: its tensors may have been packed anew after loading.
+
+What is taken from SGLang is certain of nothing: no SGLang ran where this was tested. Bytes that equal the
+checkpoint's are equal whoever claims it; others are not known to be different.
 """
 
 from __future__ import annotations
@@ -19,6 +23,8 @@ _LINEAR = frozenset(
     {"QKVParallelLinear", "MergedColumnParallelLinear", "ColumnParallelLinear", "RowParallelLinear", "ReplicatedLinear"}
 )
 _VOCABULARY = frozenset({"VocabParallelEmbedding", "ParallelLMHead"})
+# What SGLang's models are fused from where they do not say it: their load_weights() do.
+_USUAL = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 
 
 class Piece(NamedTuple):
@@ -50,7 +56,23 @@ def pieces_of(
     """
     name = name.replace(".base_layer.", ".")
     prefix, _, own = name.rpartition(".")
-    kind = type(layer).__name__ if type(layer).__module__.startswith(("vllm.", "torch.nn.")) else ""
+    module = type(layer).__module__
+    kind = type(layer).__name__ if module.startswith(("vllm.", "sglang.", "torch.nn.")) else ""
+    if module.startswith("sglang."):
+        pieces = _pieces(name, prefix, own, kind, tensor, layer, packed or _USUAL)
+        return [piece._replace(certain=False) for piece in pieces]
+    return _pieces(name, prefix, own, kind, tensor, layer, packed)
+
+
+def _pieces(
+    name: str,
+    prefix: str,
+    own: str,
+    kind: str,
+    tensor: torch.Tensor,
+    layer: torch.nn.Module,
+    packed: Mapping[str, Sequence[str]],
+) -> list[Piece]:
     if kind in _LINEAR | _VOCABULARY:
         if type(getattr(layer, "quant_method", None)).__name__ not in _UNQUANTIZED or own not in ("weight", "bias"):
             return []
@@ -63,7 +85,7 @@ def pieces_of(
 def _linear(
     kind: str, prefix: str, own: str, tensor: torch.Tensor, layer: Any, packed: Mapping[str, Sequence[str]]
 ) -> list[Piece]:
-    name, rank, size = f"{prefix}.{own}", layer.tp_rank, layer.tp_size
+    name, (rank, size) = f"{prefix}.{own}", _place(layer, "tp")
     if kind == "ReplicatedLinear" or (kind == "RowParallelLinear" and own == "bias"):
         return [Piece(name, tensor, None, certain=True)]
     if kind == "RowParallelLinear":
@@ -77,17 +99,31 @@ def _linear(
     if kind == "QKVParallelLinear":
         rows = [layer.num_heads * layer.head_size, layer.num_kv_heads * layer.head_size]
         rows.append(layer.num_kv_heads * layer.v_head_size)
-        copies = [1, layer.num_kv_head_replicas, layer.num_kv_head_replicas]
+        kv_rank, kv_size = _place(layer, "kv_tp")
+        copied = layer.num_kv_head_replicas
+        places = [(rank, size), *[(kv_rank // copied, kv_size // copied)] * 2]
     else:
         rows = [whole // size for whole in layer.output_sizes]
-        copies = [1] * len(rows)
+        places = [(rank, size)] * len(rows)
     if len(names) != len(rows) or sum(rows) != tensor.shape[0]:
         return []
     pieces, at = [], 0
-    for each, count, copied in zip(names, rows, copies, strict=True):
-        pieces.append(_cut(each, tensor.narrow(0, at, count), 0, rank // copied, size // copied))
+    for each, count, (nth, of) in zip(names, rows, places, strict=True):
+        pieces.append(_cut(each, tensor.narrow(0, at, count), 0, nth, of))
         at += count
     return pieces
+
+
+def _place(layer: Any, which: str) -> tuple[int, int]:
+    """Return the rank and size of the group that a layer is sharded over.
+
+    vLLM's layers have numbers. SGLang's have groups, ``None`` for no sharding, and one of their own for keys and
+    values (``srt/distributed/utils.py``, ``get_group_rank_size``).
+    """
+    if hasattr(layer, "tp_group"):
+        group = getattr(layer, f"{which}_group", layer.tp_group)
+        return (0, 1) if group is None else (group.rank_in_group, group.world_size)
+    return layer.tp_rank, layer.tp_size
 
 
 def _cut(name: str, tensor: torch.Tensor, dimension: int, rank: int, size: int) -> Piece:
