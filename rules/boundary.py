@@ -201,9 +201,10 @@ def holds(knob: Knob, value: object, derived: str | None) -> bool:
 
     The id must be a component of the name, whole (``prod-ID`` and ``/kv/ID/a`` will do), with no ``..`` that
     leads out of it and no query or fragment that nobody may read; and the scheme must be one whose path
-    names a place of its own: in ``redis://host/0/ID`` clients read database 0.
+    names a place of its own: in ``redis://host/0/ID`` clients read database 0. In a list of places
+    (``/a,/kv/ID``) the others are read too.
     """
-    if derived is None or not isinstance(value, str):
+    if derived is None or not isinstance(value, str) or "," in value:
         return False
     scheme, mark, rest = value.partition("://")
     if not mark:

@@ -46,7 +46,7 @@ def test_a_namespace_that_holds_the_derived_id_is_safe(text: str) -> None:
     assert knob.path == "cache.namespace"
 
 
-@pytest.mark.parametrize("text", ["x{}y", "/kv/{}/../old", "old#{}", "old?x={}", "redis://c:6379/0/{}"])
+@pytest.mark.parametrize("text", ["x{}y", "/kv/{}/../old", "old#{}", "old?x={}", "redis://c:6379/0/{}", "/old,/kv/{}"])
 def test_a_namespace_that_only_mentions_the_derived_id_is_not(text: str) -> None:
     assert decided({}, named(WEIGHTS, text)).exit_code == 10
 

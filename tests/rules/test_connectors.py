@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
 from kvgate.rules import diff as diff_module
+from kvgate.rules.action import action_for
 from kvgate.rules.catalogue import dimension
 from kvgate.rules.decide import Decision
 from kvgate.rules.finding import Finding
@@ -399,3 +403,41 @@ def test_an_incident(old: dict[str, Any], new: dict[str, Any], name: str, connec
     found = only(decision, name)
     assert (decision.verdict, found.kv_valid, found.keys_separate) == (NAMESPACE, "no", said)
     assert bool(found.open) is (said == "no" and not KEYS[connector].in_worker)
+
+
+# ---- how entries are cleared ----
+
+PAGE = "ab" * 32
+CLEARED = {
+    "sglang-hicache-file": (
+        "Qwen-Qwen3-8B",
+        [f"{PAGE}_Qwen-Qwen3-8B_0_4.bin", f"{PAGE}_Qwen-Qwen3-8B_3_4_2_1_cp0_2.bin", f"{PAGE}_Qwen-Qwen3-8B.bin"],
+        [f"{PAGE}_Qwen-Qwen3-8B-AWQ_0_4.bin", f"{PAGE}_Qwen-Qwen3_0_4.bin", "notes.txt", ".a.tmp"],
+    ),
+    "sglang-hicache-nixl": (
+        "Qwen-Qwen3-8B",
+        [f"ab/{PAGE}_Qwen-Qwen3-8B_0_4_k", f"cd/{PAGE}_Qwen-Qwen3-8B_0_4_v", f"ab/{PAGE}_Qwen-Qwen3-8B"],
+        [f"ab/{PAGE}_Qwen-Qwen3-8B-AWQ_0_4_k", "notes.txt"],
+    ),
+}
+
+
+@pytest.mark.parametrize("connector", CLEARED)
+def test_the_command_that_clears_deletes_this_models_files_alone(connector: str, tmp_path: Path) -> None:
+    name, gone, left = CLEARED[connector]
+    for file in (*gone, *left):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).touch()
+    old = {**base(connector), "cache.location": str(tmp_path), "weights.mutable": True}
+    old["request_features"] = ["lora", "lora_hot_load"]
+    adapters = [[{"name": "billing", "digest": digest(letter)}] for letter in "89"]
+    decision = decided({**old, "adapters": adapters[0]}, {**old, "weights.mutable": False, "adapters": adapters[1]})
+    (clear,) = action_for(decision).clears
+    subprocess.run(
+        ["bash", "-c", clear.command], env={"PATH": os.environ["PATH"], "NAME": name}, check=True, timeout=60
+    )
+    kept = {str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*") if file.is_file()}
+    assert kept == set(left)
+    # Without the name it does nothing.
+    unset = subprocess.run(["bash", "-c", clear.command], env=path, check=False, timeout=60)
+    assert unset.returncode != 0
