@@ -433,9 +433,8 @@ def test_the_command_that_clears_deletes_this_models_files_alone(connector: str,
     adapters = [[{"name": "billing", "digest": digest(letter)}] for letter in "89"]
     decision = decided({**old, "adapters": adapters[0]}, {**old, "weights.mutable": False, "adapters": adapters[1]})
     (clear,) = action_for(decision).clears
-    subprocess.run(
-        ["bash", "-c", clear.command], env={"PATH": os.environ["PATH"], "NAME": name}, check=True, timeout=60
-    )
+    path = {"PATH": os.environ["PATH"]}
+    subprocess.run(["bash", "-c", clear.command], env={**path, "NAME": name}, check=True, timeout=60)
     kept = {str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*") if file.is_file()}
     assert kept == set(left)
     # Without the name it does nothing.
