@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from kvgate.cli.api_key import ApiKeyEnv
 from kvgate.cli.options import Debug, NoColor
 
-if TYPE_CHECKING:
-    from kvgate.rules.progress import Progress
-    from kvgate.weights.fingerprint import CheckpointFingerprint
-    from kvgate.weights.kept_hashes import KeptHashes
-    from kvgate.weights.tensor_map import TensorMap
-
 _NAMED = 20  # in text
-_SHOWN = ("digest", "kv_digest", "kv_rule", "layout", "tensors", "bytes")
 
 
 def fingerprint(
@@ -90,10 +83,14 @@ def fingerprint(
     _refuse_what_does_not_go_together(hub, hash_cache, map_to, compare, opaque=opaque_pickle)
     with shown(quiet=quiet, no_color=no_color) as progress:
         if hub:
-            facts = _published(path, compare, progress)
+            from kvgate.cli.commands.published import facts_published
+
+            facts = facts_published(path, compare, progress)
         else:
-            reader = _Reader(hash_cache, opaque_pickle, progress)
-            facts = reader.one(Path(path), map_to) if compare is None else reader.both(Path(path), Path(compare))
+            from kvgate.cli.commands.stored import Stored
+
+            stored = Stored(hash_cache, opaque_pickle, progress)
+            facts = stored.one(Path(path), map_to) if compare is None else stored.both(Path(path), Path(compare))
     if quiet:
         console.emit(f"{facts.get('state', facts.get('digest', facts.get('commit')))}\n")
     elif form == "json":
@@ -128,121 +125,6 @@ def _refuse_what_does_not_go_together(
         raise UsageError("reads no file, so nothing is hashed", where="--hub", hint="leave the other options out")
     if map_to is not None and compare is not None:
         raise UsageError("would be the map of which side?", where=f"-o map={map_to}", hint="write it without --compare")
-
-
-class _Reader:
-    """Reads one side or both, with one file of kept hashes."""
-
-    def __init__(self, hash_cache: Path | None, opaque: bool, progress: Progress) -> None:
-        from kvgate.weights.kept_hashes import KeptHashes
-
-        self._kept: KeptHashes | None = None if hash_cache is None else KeptHashes(hash_cache)
-        self._opaque = opaque
-        self._progress = progress
-
-    def one(self, path: Path, map_to: Path | None) -> dict[str, Any]:
-        """Return what is to be shown of one, and write its map where that is wanted."""
-        from kvgate.rules.errors import UsageError
-        from kvgate.weights.tensor_map import write_map
-
-        if (path / "adapter_config.json").is_file():
-            if map_to is not None:
-                raise UsageError("an adapter's tensors have no map", where=f"-o map={map_to}")
-            return _adapter(path)
-        if path.suffix == ".jsonl":
-            found, _ = self._side(path)
-            return {"digest": found.digest, "tensors": len(found.entries)}
-        print_ = self._checkpoint(path)
-        if map_to is not None:
-            write_map(print_, map_to)
-        facts = {name: getattr(print_, name) for name in _SHOWN}
-        if print_.metadata_digest is not None:
-            facts |= {"metadata_digest": print_.metadata_digest, "metadata": dict(print_.metadata or {})}
-        if self._kept is not None:
-            facts["files_not_read_again"] = print_.kept
-        return facts
-
-    def both(self, old: Path, new: Path) -> dict[str, Any]:
-        """Return what differs between two."""
-        from kvgate.rules.errors import InputError
-        from kvgate.weights.dtypes import GGUF, OPAQUE
-        from kvgate.weights.tensor_map import compare_maps
-
-        (before, old_facts), (after, new_facts) = self._side(old), self._side(new)
-        opaque = [any(entry.dtype == OPAQUE for entry in side.entries) for side in (before, after)]
-        if opaque[0] != opaque[1]:
-            where = str((old, new)[opaque[1]])
-            raise InputError("opaque files do not compare with tensors", where=where, hint="compare like with like")
-        found = compare_maps(before, after)
-        facts: dict[str, Any] = {
-            "state": "equal",
-            "old": before.digest,
-            "new": after.digest,
-            "same": found.equal,
-            "added": list(found.added),
-            "removed": list(found.removed),
-            "changed": list(found.changed),
-            "renamed": [{"from": source, "to": target} for source, target in found.renamed],
-        }
-        if before.digest != after.digest:
-            facts["state"] = "undecided" if opaque[0] else "different"  # other files may hold the same tensors
-        elif old_facts is None or new_facts is None:  # a map of GGUF tensors does not say what else the file says
-            if any(entry.dtype.startswith(GGUF) for entry in before.entries):
-                facts["state"] = "undecided"
-        elif old_facts != new_facts:
-            facts["state"] = "different"
-        if old_facts is not None and new_facts is not None:
-            keys = sorted(old_facts.keys() | new_facts.keys())
-            facts["metadata"] = [key for key in keys if old_facts.get(key) != new_facts.get(key)]
-        return facts
-
-    def _side(self, path: Path) -> tuple[TensorMap, dict[str, Any] | None]:
-        """Return the tensors at ``path``, and what GGUF says beside them."""
-        from kvgate.weights.tensor_map import TensorMap, read_map
-
-        if path.suffix == ".jsonl":
-            return read_map(path, None), None
-        found = self._checkpoint(path)
-        facts = None if found.metadata is None else {**found.metadata, "digest of all": found.metadata_digest}
-        return TensorMap(found.digest, found.entries), facts
-
-    def _checkpoint(self, path: Path) -> CheckpointFingerprint:
-        from kvgate.deployments.config import effective_config, read_config
-        from kvgate.weights.fingerprint import fingerprint_checkpoint
-
-        config = effective_config(read_config(path)).config if (path / "config.json").exists() else None
-        return fingerprint_checkpoint(path, config, self._progress, kept=self._kept, opaque_pickle=self._opaque)
-
-
-def _adapter(folder: Path) -> dict[str, Any]:
-    from kvgate.weights.adapters import fingerprint_adapter
-
-    found = fingerprint_adapter(folder)
-    return {name: getattr(found, name) for name in ("digest", "rank", "alpha", "tensors", "bytes")}
-
-
-def _published(path: str, compare: str | None, progress: Progress) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    from kvgate.deployments.hub import split_repository
-    from kvgate.deployments.published import compare_published, published
-    from kvgate.rules.errors import UsageError
-
-    sides = []
-    for text in (path, *(() if compare is None else (compare,))):
-        split = split_repository(text)
-        if split is None:
-            raise UsageError("is no org/name[@revision]", where=text)
-        sides.append(published(*split))
-    old = sides[0]
-    if compare is None:
-        files = {name: asdict(file) for name, file in old.weights.items()}
-        return {"repo": old.repo, "commit": old.commit, "weights": files}
-    new = sides[1]
-    found = compare_published(old, new, progress)
-    lists = {name: list(getattr(found, name)) for name in ("files", "added", "removed", "changed")}
-    commits = {"old": f"{old.repo}@{old.commit}", "new": f"{new.repo}@{new.commit}"}
-    return {"state": found.state, **commits, **lists, "bytes_to_fetch": found.fetch}
 
 
 def _lines(facts: dict[str, Any]) -> list[str]:

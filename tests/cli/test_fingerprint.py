@@ -153,6 +153,20 @@ def test_one_revision_on_the_hub(run: Run, hub: Hub) -> None:
     assert hub.sent == 0
 
 
+def test_a_map_is_not_written_over_what_it_is_of(run: Run, old: Path) -> None:
+    before = (old / "model.safetensors").read_bytes()
+    ran = run("fingerprint", "old", "-o", "map=old/model.safetensors")
+    assert (ran.code, "would overwrite" in ran.err) == (2, True)
+    assert (old / "model.safetensors").read_bytes() == before
+    run("fingerprint", "old", "-o", "map=old.jsonl")
+    assert run("fingerprint", "old.jsonl", "-o", "map=again.jsonl").code == 2
+
+
+def test_scales_of_the_kv_cache_are_shown(run: Run, tmp_path: Path) -> None:
+    write(tmp_path / "fp8", {**llama(), "model.layers.0.self_attn.k_scale": Tensor("F32", (), bytes(4))})
+    assert json.loads(run("fingerprint", "fp8", "-o", "json").out)["kv_scales"].startswith("blake3:")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -1,0 +1,123 @@
+"""``kvgate fingerprint PATH``: weights in files, and what differs between two sets of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kvgate.rules.progress import Progress
+    from kvgate.weights.fingerprint import CheckpointFingerprint
+    from kvgate.weights.kept_hashes import KeptHashes
+    from kvgate.weights.tensor_map import TensorMap
+
+_SHOWN = ("digest", "kv_digest", "kv_rule", "layout", "tensors", "bytes")
+
+
+class Stored:
+    """Reads one side or both, with one file of kept hashes."""
+
+    def __init__(self, hash_cache: Path | None, opaque: bool, progress: Progress) -> None:
+        from kvgate.weights.kept_hashes import KeptHashes
+
+        self._kept: KeptHashes | None = None if hash_cache is None else KeptHashes(hash_cache)
+        self._opaque = opaque
+        self._progress = progress
+
+    def one(self, path: Path, map_to: Path | None) -> dict[str, Any]:
+        """Return what is to be shown of one, and write its map where that is wanted.
+
+        Raises:
+            InputError: it cannot be read, or the map not be written.
+            UsageError: there is no map to be had of it, or it would be written over an input.
+        """
+        from kvgate.cli.output import refuse_overwriting
+        from kvgate.rules.errors import UsageError
+        from kvgate.weights.checkpoint import list_folder
+        from kvgate.weights.kv_scales import kv_scales_digest
+        from kvgate.weights.tensor_map import write_map
+
+        adapter, is_map = (path / "adapter_config.json").is_file(), path.suffix == ".jsonl"
+        if map_to is not None:
+            if adapter or is_map:
+                what = "an adapter has no map of its own" if adapter else "that is a map"
+                raise UsageError(what, where=f"-o map={map_to}")
+            refuse_overwriting([map_to], [path / name for name in list_folder(path)] if path.is_dir() else [path])
+        if adapter:
+            return _adapter(path)
+        if is_map:
+            found, _ = self._side(path)
+            return {"digest": found.digest, "tensors": len(found.entries)}
+        print_ = self._checkpoint(path)
+        if map_to is not None:
+            write_map(print_, map_to)
+        facts = {name: getattr(print_, name) for name in _SHOWN}
+        if (scales := kv_scales_digest(print_.entries)) is not None:
+            facts["kv_scales"] = scales
+        if print_.metadata_digest is not None:
+            facts |= {"metadata_digest": print_.metadata_digest, "metadata": dict(print_.metadata or {})}
+        if self._kept is not None:
+            facts["files_not_read_again"] = print_.kept
+        return facts
+
+    def both(self, old: Path, new: Path) -> dict[str, Any]:
+        """Return what differs between two.
+
+        Raises:
+            InputError: one cannot be read, or they do not compare.
+        """
+        from kvgate.rules.errors import InputError
+        from kvgate.weights.dtypes import GGUF, OPAQUE
+        from kvgate.weights.tensor_map import compare_maps
+
+        (before, old_facts), (after, new_facts) = self._side(old), self._side(new)
+        opaque = [any(entry.dtype == OPAQUE for entry in side.entries) for side in (before, after)]
+        if opaque[0] != opaque[1]:
+            where = str((old, new)[opaque[1]])
+            raise InputError("opaque files do not compare with tensors", where=where, hint="compare like with like")
+        found = compare_maps(before, after)
+        facts: dict[str, Any] = {
+            "state": "equal",
+            "old": before.digest,
+            "new": after.digest,
+            "same": found.equal,
+            "added": list(found.added),
+            "removed": list(found.removed),
+            "changed": list(found.changed),
+            "renamed": [{"from": source, "to": target} for source, target in found.renamed],
+        }
+        if before.digest != after.digest:
+            facts["state"] = "undecided" if opaque[0] else "different"  # other files may hold the same tensors
+        elif old_facts is None or new_facts is None:  # a map of GGUF tensors does not say what else the file says
+            if any(entry.dtype.startswith(GGUF) for entry in before.entries):
+                facts["state"] = "undecided"
+        elif old_facts != new_facts:
+            facts["state"] = "different"
+        if old_facts is not None and new_facts is not None:
+            keys = sorted(old_facts.keys() | new_facts.keys())
+            facts["metadata"] = [key for key in keys if old_facts.get(key) != new_facts.get(key)]
+        return facts
+
+    def _side(self, path: Path) -> tuple[TensorMap, dict[str, Any] | None]:
+        """Return the tensors at ``path``, and what GGUF says beside them."""
+        from kvgate.weights.tensor_map import TensorMap, read_map
+
+        if path.suffix == ".jsonl":
+            return read_map(path, None), None
+        found = self._checkpoint(path)
+        facts = None if found.metadata is None else {**found.metadata, "digest of all": found.metadata_digest}
+        return TensorMap(found.digest, found.entries), facts
+
+    def _checkpoint(self, path: Path) -> CheckpointFingerprint:
+        from kvgate.deployments.config import effective_config, read_config
+        from kvgate.weights.fingerprint import fingerprint_checkpoint
+
+        config = effective_config(read_config(path)).config if (path / "config.json").exists() else None
+        return fingerprint_checkpoint(path, config, self._progress, kept=self._kept, opaque_pickle=self._opaque)
+
+
+def _adapter(folder: Path) -> dict[str, Any]:
+    from kvgate.weights.adapters import fingerprint_adapter
+
+    found = fingerprint_adapter(folder)
+    return {name: getattr(found, name) for name in ("digest", "rank", "alpha", "tensors", "bytes")}
