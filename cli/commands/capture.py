@@ -16,7 +16,7 @@ from kvgate.cli.options import ConfigFile, Debug, NoColor, NoConfig
 if TYPE_CHECKING:
     from kvgate.corpora.snapshots.snapshot import SnapshotFile
     from kvgate.deployments.capture import Captured
-    from kvgate.deployments.launch import LaunchFacts
+    from kvgate.deployments.launch import LaunchFile
 
 _MAX_LAUNCH = 1 << 20  # bytes; the longest real launch scripts are a hundredth of it
 
@@ -36,7 +36,10 @@ def capture(
     launch: Annotated[
         list[str] | None,
         typer.Option(
-            "--from", metavar="FILE", help="The command that starts the engine (vLLM); '-' is standard input."
+            "--from",
+            metavar="FILE[#NAME]",
+            help="What starts the engine: a command or script, Kubernetes files; '-' is standard input. NAME chooses "
+            "among several servers in it. Repeatable.",
         ),
     ] = None,
     adapter: Annotated[
@@ -107,6 +110,7 @@ def capture(
     from kvgate.cli.output import refuse_overwriting
     from kvgate.cli.progress import shown
     from kvgate.cli.settings import parse_settings
+    from kvgate.deployments.launch import read_launch
 
     adapters, key = _adapters(adapter or ()), api_key(api_key_env)
     settings = parse_settings(set_ or ())
@@ -114,9 +118,9 @@ def capture(
     _check_paths(found.capture.set, found.capture.unset, unset or ())
     elsewhere = None if renderer in (None, "here") else _elsewhere(renderer)
     files = (None if elsewhere is None else elsewhere.path, chat_template, found.file)
-    read = (*(name for name in launch or () if name != "-"), *files)
+    read = (*(_split(name)[0] for name in launch or () if name != "-"), *files)
     refuse_overwriting([output], (Path(name) for name in read if name is not None))
-    lines = [_launch(name) for name in launch or ()]
+    lines = read_launch([_launch_file(name) for name in launch or ()])
 
     from kvgate.deployments.capture import capture as gather
     from kvgate.deployments.write import write
@@ -192,22 +196,24 @@ def _laid_over(configured: Mapping[str, Any], settings: Mapping[str, Any]) -> di
     return {**kept, **settings}
 
 
-def _launch(name: str) -> LaunchFacts:
+def _launch_file(given: str) -> LaunchFile:
+    """Read one file of ``--from``; a ``#NAME`` behind it chooses among the servers in it."""
     from kvgate.corpora.files import read_bytes
-    from kvgate.deployments.launch import parse_vllm
+    from kvgate.deployments.launch import LaunchFile
     from kvgate.rules.errors import InputError
 
-    if name == "-":
-        data, folder = sys.stdin.buffer.read(_MAX_LAUNCH + 1), Path()
-        if len(data) > _MAX_LAUNCH:
-            raise InputError(f"larger than the {_MAX_LAUNCH:,} bytes of any launch line", where=name)
-    else:
-        data, folder = read_bytes(Path(name), _MAX_LAUNCH), Path(name).parent
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"not UTF-8 text (byte {error.start})", where=name) from None
-    return parse_vllm(text, source=name, files=_Beside(folder))
+    name, only = _split(given)
+    if name != "-":
+        return LaunchFile(name, read_bytes(Path(name), _MAX_LAUNCH), _Beside(Path(name).parent), only)
+    data = sys.stdin.buffer.read(_MAX_LAUNCH + 1)
+    if len(data) > _MAX_LAUNCH:
+        raise InputError(f"larger than the {_MAX_LAUNCH:,} bytes of any launch line", where=name)
+    return LaunchFile(name, data, _Beside(Path()), only)
+
+
+def _split(given: str) -> tuple[str, str | None]:
+    name, mark, only = given.rpartition("#")
+    return (name, only) if mark and name and only and not Path(given).exists() else (given, None)
 
 
 class _Beside(Mapping[str, bytes]):

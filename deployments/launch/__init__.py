@@ -1,13 +1,15 @@
-"""Launch lines: what starts an engine, read without running any of it.
+"""Launch files: what starts an engine, read without running any of it.
 
-One module reads each kind of line and returns :class:`LaunchFacts`; whoever adds SGLang arguments or
-Kubernetes files adds a module beside :mod:`~kvgate.deployments.launch.vllm` and nothing else.
+:func:`read_launch` tells the kinds of files apart. What starts a server is found as an
+:class:`~kvgate.deployments.launch.invocation.Invocation`, whatever it stands in (a script, a pod); one module for each
+engine makes :class:`LaunchFacts` of it.
 """
 
 from __future__ import annotations
 
 from kvgate.deployments.launch.facts import LaunchFacts
+from kvgate.deployments.launch.reading import LaunchFile, read_launch
 from kvgate.deployments.launch.resolve import resolve
 from kvgate.deployments.launch.vllm import parse_vllm
 
-__all__ = ["LaunchFacts", "parse_vllm", "resolve"]
+__all__ = ["LaunchFacts", "LaunchFile", "parse_vllm", "read_launch", "resolve"]

@@ -7,8 +7,8 @@ type), and podman-run(1) for the ones that only podman has. An option that neith
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from kvgate.deployments.launch.shell import Word
 from kvgate.rules.errors import InputError
@@ -65,27 +65,29 @@ class Mount:
 
 @dataclass(frozen=True)
 class ContainerRun:
-    """One ``docker run``.
+    """One container, as ``docker run`` or a deployment file starts it.
 
     Attributes:
         image: the image reference.
         entrypoint: ``--entrypoint``; ``None``: the image's own.
         arguments: what follows the image.
-        environment: ``-e NAME=value`` as ``(name, value)``; a value of ``None`` is passed in from outside.
-        environment_files: how many ``--env-file`` there are; their content is not known.
+        environment: ``-e NAME=value`` as ``(name, value)``; a value of ``None`` is set from outside, and not known.
+        undisclosed: why further variables may be set that nobody sees (``--env-file``).
         mounts: what lies over the image's own files.
-        borrowed: options that mount what the line does not show (``--volumes-from``).
-        workdir: ``-w`` is given.
+        altered: why the software may be another than the image's (``--volumes-from``).
+        workdir: another working directory than the image's is given.
+        files: files that are mounted and whose content is known, by their path in the container.
     """
 
     image: Word
     entrypoint: Word | None
     arguments: tuple[Word, ...]
     environment: tuple[tuple[str, Word | None], ...]
-    environment_files: int
+    undisclosed: tuple[str, ...] = ()
     mounts: tuple[Mount, ...] = ()
-    borrowed: tuple[str, ...] = ()
+    altered: tuple[str, ...] = ()
     workdir: bool = False
+    files: Mapping[str, bytes] = field(default_factory=dict)
 
 
 def read_container_run(words: Sequence[Word], source: str) -> ContainerRun:
@@ -97,9 +99,9 @@ def read_container_run(words: Sequence[Word], source: str) -> ContainerRun:
     at = 0
     entrypoint: Word | None = None
     environment: list[tuple[str, Word | None]] = []
-    environment_files = 0
+    undisclosed: list[str] = []
     mounts: list[Mount] = []
-    borrowed: list[str] = []
+    altered: list[str] = []
     workdir = False
     while at < len(words) and words[at].text.startswith("-") and len(words[at].text) > 1:
         name, value, at = _option(words, at)
@@ -109,13 +111,13 @@ def read_container_run(words: Sequence[Word], source: str) -> ContainerRun:
             key, has_value, text = value.text.partition("=")
             environment.append((key, Word(text, value.expansions) if has_value else None))
         elif name == "env-file":
-            environment_files += 1
+            undisclosed[:] = ["the file of --env-file was not given"]
         elif name == "entrypoint":
             entrypoint = value
         elif name in ("v", "volume", "mount", "tmpfs"):
             mounts.append(_mount(name, value))
         elif name in ("volumes-from", "rootfs"):
-            borrowed.append(f"--{name}")
+            altered.append(f"--{name} mounts what the line does not show")
         elif name in ("w", "workdir"):
             workdir = True
     if at >= len(words):
@@ -125,9 +127,9 @@ def read_container_run(words: Sequence[Word], source: str) -> ContainerRun:
         entrypoint,
         tuple(words[at + 1 :]),
         tuple(environment),
-        environment_files,
+        tuple(undisclosed),
         tuple(mounts),
-        tuple(borrowed),
+        tuple(altered),
         workdir,
     )
 

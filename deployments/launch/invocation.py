@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
-from kvgate.deployments.launch.containers import TOOLS, ContainerRun, Mount, read_container_run
+from kvgate.deployments.launch.containers import TOOLS, ContainerRun, Mount, read_container_run, read_image
 from kvgate.deployments.launch.shell import Script, Word, split_script
 from kvgate.deployments.launch.surroundings import Shell, wrapped_by
 from kvgate.rules.errors import InputError
@@ -16,6 +16,19 @@ _SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ash"})
 _SHELL_COMMAND = re.compile(r"-[a-zA-Z]*c")
 _SERVER_MODULES = frozenset({"vllm.entrypoints.openai.api_server", "vllm.entrypoints.api_server"})
 _ONE_LINE = "give the line that starts one server"
+# Images of the programs in front of a server, which bear its name.
+_NO_SERVER = ("router", "proxy", "gateway", "exporter", "scheduler", "frontend", "operator")
+_ARGUMENT = re.compile(r"\$([1-9])")
+_ONE_WORD = re.compile(r"[^\s*?\[\]]+")  # what no shell splits or completes
+_REARRANGING = frozenset({"shift", "getopts"})
+
+
+@dataclass(frozen=True)
+class _Text:
+    """What is read: how to call it, and the scripts that it may run from files, by path."""
+
+    source: str
+    scripts: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass
@@ -32,6 +45,7 @@ class Invocation:
         contained: the server runs in a container that the text starts.
         image: the container image; ``None``: no container in the text.
         mounts: what lies over the image's own files.
+        files: files in the container whose content is known, by path.
     """
 
     arguments: tuple[Word, ...]
@@ -43,6 +57,7 @@ class Invocation:
     contained: bool = False
     image: Word | None = None
     mounts: tuple[Mount, ...] = ()
+    files: Mapping[str, bytes] = field(default_factory=dict)
 
 
 def find_invocation(text: str, source: str) -> Invocation:
@@ -51,7 +66,7 @@ def find_invocation(text: str, source: str) -> Invocation:
     Raises:
         InputError: none, more than one, or a shell inside a shell inside a shell.
     """
-    found = _in_script(split_script(text, source), Shell(), source, depth=0)
+    found = _in_script(split_script(text, source), Shell(), _Text(source), depth=0)
     if not found:
         raise InputError(
             "no vLLM launch line found",
@@ -63,14 +78,23 @@ def find_invocation(text: str, source: str) -> Invocation:
     return found[0]
 
 
-def _in_script(script: Script, shell: Shell, source: str, depth: int) -> list[Invocation]:
+def servers_in_container(run: ContainerRun, source: str) -> list[Invocation]:
+    """Find the servers that a container starts; scripts among its files are read where its command runs them.
+
+    Raises:
+        InputError: a script that cannot be split into words, or too many shells inside each other.
+    """
+    return _in_container(run, {}, _Text(source, run.files), depth=0)
+
+
+def _in_script(script: Script, shell: Shell, text: _Text, depth: int) -> list[Invocation]:
     found: list[Invocation] = []
     looped: list[tuple[Invocation, int]] = []
-    shell.substitute(script, source)
+    shell.substitute(script, text.source)
     for command in script.commands:
         before = shell.loops
         words = shell.enter(command)
-        here = _in_command(words, shell, source, depth) if words else []
+        here = _in_command(words, shell, text, depth) if words else []
         if here:
             found += here
             looped += [(invocation, len(shell.altered)) for invocation in here if shell.loops]
@@ -82,20 +106,21 @@ def _in_script(script: Script, shell: Shell, source: str, depth: int) -> list[In
     return found
 
 
-def _in_command(command: Sequence[Word], shell: Shell, source: str, depth: int) -> list[Invocation]:
+def _in_command(command: Sequence[Word], shell: Shell, text: _Text, depth: int) -> list[Invocation]:
     for at, word in enumerate(command):
         name = PurePosixPath(word.text).name
         following = [w.text for w in command[at + 1 : at + 3]]
         if name in TOOLS and (following[:1] == ["run"] or following == ["container", "run"]):
             prefix = command[:at]
-            run = read_container_run(command[at + 1 + following.index("run") + 1 :], source)
+            run = read_container_run(command[at + 1 + following.index("run") + 1 :], text.source)
             # What was done to the host before is not in the image; but it may have set what is handed through.
             known = not (shell.altered or shell.undisclosed or wrapped_by(prefix))
-            return _in_container(run, shell.environment(prefix) if known else {}, source, depth)
-        if name in _SHELLS and (script := _script_of(command, at + 1)) is not None:
-            prefix = command[:at]
-            inner = shell.inside(shell.environment(prefix), filter(None, [wrapped_by(prefix)]))
-            return _in_nested(script, inner, source, depth)
+            return _in_container(run, shell.environment(prefix) if known else {}, text, depth)
+        if name in _SHELLS and (own := _script_at(command, at + 1)) is not None:
+            return _in_nested(command[own], command[own + 2 :], command[:at], shell, text, depth)
+        if word.text in text.scripts and not word.expansions and _runs(command[:at]):
+            script = Word(_decoded(text.scripts[word.text], word.text, text.source))
+            return _in_nested(script, command[at + 1 :], _before_shell(command[:at]), shell, text, depth)
         if name == "vllm" and following[:1] == ["serve"]:
             return [_invocation(command[at + 2 :], True, shell, command[:at])]
         if word.text == "-m" and following[:1] and following[0] in _SERVER_MODULES:
@@ -121,25 +146,75 @@ def _invocation(
     return found
 
 
-def _script_of(words: Sequence[Word], at: int) -> Word | None:
-    """Return the script of ``bash -c SCRIPT``, with other options before it."""
+def _script_at(words: Sequence[Word], at: int) -> int | None:
+    """Return where the script of ``bash -c SCRIPT`` stands, with other options before it."""
     while at + 1 < len(words) and words[at].text.startswith(("-", "+")):
         if _SHELL_COMMAND.fullmatch(words[at].text):
-            return words[at + 1]
+            return at + 1
         at += 1
     return None
 
 
-def _in_nested(script: Word, shell: Shell, source: str, depth: int) -> list[Invocation]:
+def _before_shell(prefix: Sequence[Word]) -> Sequence[Word]:
+    """Return what stands before the shell that runs a script from a file, if one is named (``bash -ex FILE``)."""
+    at = len(prefix)
+    while at and prefix[at - 1].text.startswith("-"):
+        at -= 1
+    return prefix[: at - 1] if at and PurePosixPath(prefix[at - 1].text).name in _SHELLS else prefix
+
+
+def _runs(prefix: Sequence[Word]) -> bool:
+    """Whether the file named after these words is run, and not only read."""
+    return wrapped_by(_before_shell(prefix)) is None
+
+
+def _decoded(data: bytes, name: str, source: str) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"not UTF-8 text (byte {error.start})", where=f"{source}: {name}") from None
+
+
+def _in_nested(
+    script: Word, arguments: Sequence[Word], prefix: Sequence[Word], shell: Shell, text: _Text, depth: int
+) -> list[Invocation]:
     if depth >= 1:
-        raise InputError("a shell starts a shell that starts a shell", where=source, hint=_ONE_LINE)
-    inner = split_script(script.text, source)
+        raise InputError("a shell starts a shell that starts a shell", where=text.source, hint=_ONE_LINE)
+    started = shell.inside(shell.environment(prefix), filter(None, [wrapped_by(prefix)]))
+    inner = split_script(script.text, text.source)
     # What the outer shell would have filled in is not known inside either, however it is quoted there.
-    commands = tuple(
+    commands = [
         replace(command, words=tuple(_tainted(word, script.expansions) for word in command.words))
         for command in inner.commands
+    ]
+    if not any(command.words[0].text in _REARRANGING or _sets_arguments(command.words) for command in commands):
+        commands = [
+            replace(command, words=tuple(_with_arguments(command.words, arguments)) or (Word(":"),))
+            for command in commands
+        ]
+    return _in_script(replace(inner, commands=tuple(commands)), started, text, depth + 1)
+
+
+def _sets_arguments(words: Sequence[Word]) -> bool:
+    return words[0].text == "set" and any(
+        not word.text.startswith(("-", "+")) or word.text == "--" for word in words[1:]
     )
-    return _in_script(replace(inner, commands=commands), shell, source, depth + 1)
+
+
+def _with_arguments(words: Sequence[Word], arguments: Sequence[Word]) -> Iterator[Word]:
+    """Put the script's own arguments where it names them: ``"$@"``, and ``$1`` where it is one word."""
+    for word in words:
+        if word == Word("$@", ("$@",)):
+            yield from arguments
+        elif (
+            len(word.expansions) == 1
+            and (number := _ARGUMENT.fullmatch(word.expansions[0])) is not None
+            and int(number[1]) <= len(arguments)
+            and _ONE_WORD.fullmatch((value := arguments[int(number[1]) - 1]).text)
+        ):
+            yield Word(word.text.replace(word.expansions[0], value.text), value.expansions)
+        else:
+            yield word
 
 
 def _tainted(word: Word, labels: tuple[str, ...]) -> Word:
@@ -147,7 +222,12 @@ def _tainted(word: Word, labels: tuple[str, ...]) -> Word:
     return Word(word.text, word.expansions + more) if more else word
 
 
-def _in_container(run: ContainerRun, outer: dict[str, Word], source: str, depth: int) -> list[Invocation]:
+def _is_server_image(reference: str) -> bool:
+    name = read_image(reference).name.rpartition("/")[2].lower()
+    return "vllm" in reference.lower() and not any(word in name for word in _NO_SERVER)
+
+
+def _in_container(run: ContainerRun, outer: dict[str, Word], text: _Text, depth: int) -> list[Invocation]:
     environment: dict[str, Word] = {}
     passed: list[str] = []
     for name, value in run.environment:
@@ -159,8 +239,8 @@ def _in_container(run: ContainerRun, outer: dict[str, Word], source: str, depth:
             passed.append(name)
     words = ((run.entrypoint,) if run.entrypoint is not None and run.entrypoint.text else ()) + run.arguments
     shell = Shell(environment, moved=run.workdir)
-    found = _in_command(words, shell, source, depth)
-    if not found and run.entrypoint is None and "vllm" in run.image.text.lower():
+    found = _in_command(words, shell, text, depth)
+    if not found and run.entrypoint is None and _is_server_image(run.image.text):
         # The image's own entry point starts the server: `vllm serve` today, the module before that.
         found = [_invocation(run.arguments, True, shell, ())]
     for invocation in found:
@@ -168,7 +248,7 @@ def _in_container(run: ContainerRun, outer: dict[str, Word], source: str, depth:
         invocation.image = run.image
         invocation.mounts = run.mounts
         invocation.passed += passed
-        invocation.altered += [f"{option} mounts what the line does not show" for option in run.borrowed]
-        if run.environment_files:
-            invocation.undisclosed.append("the file of --env-file was not given")
+        invocation.files = run.files
+        invocation.altered += run.altered
+        invocation.undisclosed += run.undisclosed
     return found

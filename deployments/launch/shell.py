@@ -116,6 +116,15 @@ def split_script(text: str, source: str) -> Script:
     return Script(tuple(commands), tuple(marker.substitutions))
 
 
+def _label(expansion: str) -> str:
+    """Name a variable without its default, which may be a credential; ``${X...}`` where more is done to it."""
+    name = _NAME.search(expansion, 2 if expansion[1] == "{" else 1)
+    if name is None:
+        return "${...}"
+    plain = expansion in (f"${name.group()}", f"${{{name.group()}}}")
+    return f"${name.group()}" if plain else f"${{{name.group()}...}}"
+
+
 def _word(token: str) -> Word:
     pieces = token.split(_OPEN)
     labels = tuple(piece.split(_SHIELD["\n"], 1)[0].translate(_UNSHIELD) for piece in pieces[1:])
@@ -209,8 +218,7 @@ class _Marker:
         elif match := _EXPANSION.match(text, at):
             if "$(" in match.group() or "`" in match.group():
                 self.substitutions.append(match.group())
-            name = _NAME.search(match.group(), 2 if match.group()[1] == "{" else 1)
-            self._mark(f"${name.group()}" if name else "${...}", match.end())
+            self._mark(_label(match.group()), match.end())
         else:
             self._out.append(_SHIELD["$"])
             self._at += 1

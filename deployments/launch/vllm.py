@@ -145,7 +145,21 @@ def parse_vllm(text: str, *, source: str, files: Mapping[str, bytes] | None = No
     Raises:
         InputError: not one such line, open quotes, a value of the wrong type, broken JSON.
     """
-    return _Reading(find_invocation(text, source), source, files or {}).facts()
+    return vllm_facts(find_invocation(text, source), source, files or {})
+
+
+def vllm_facts(invocation: Invocation, source: str, files: Mapping[str, bytes]) -> LaunchFacts:
+    """Return what a vLLM server's command says, as :func:`parse_vllm` does for the text that it stands in.
+
+    Args:
+        invocation: the command.
+        source: what to call it in errors and reasons.
+        files: content of the files that the command names, by the name in it.
+
+    Raises:
+        InputError: a value of the wrong type, broken JSON.
+    """
+    return _Reading(invocation, source, files).facts()
 
 
 class _Reading:
@@ -273,7 +287,7 @@ class _Reading:
             adapters=adapters,
             tokenizer=self._value_of("tokenizer"),
             tokenizer_revision=self._value_of("tokenizer-revision"),
-            chat_template=self._value_of("chat-template"),
+            chat_template=self._template(),
             remote_code=bool(self._value_of("trust-remote-code")),
             language_model_only=bool(self._value_of("language-model-only")),
             pending=tuple(path for path in self._pending if not _covered(path, self._unknown)),
@@ -301,6 +315,16 @@ class _Reading:
                 "with HF_HUB_OFFLINE the engine puts the local path of a repository into its keys, not its name"
             )
         return str(given.value)
+
+    def _template(self) -> str | None:
+        """Return the path or the text of the template: what a file that is mounted holds is known."""
+        given = self._value_of("chat-template")
+        if not isinstance(given, str) or given not in self._run.files:
+            return None if given is None else str(given)
+        try:
+            return self._run.files[given].decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise InputError(f"not UTF-8 text (byte {error.start})", where=f"{self._source}: {given}") from None
 
     def _image(self) -> None:
         word = self._run.image
@@ -616,7 +640,8 @@ class _Reading:
         """Make unknown what the image no longer says, where code was mounted, installed or patched round the server."""
         names = (self._model_word.text if self._model_word is not None else self._value_of("model"),)
         given = (self._value_of(name) for name in ("tokenizer", "chat-template", "download-dir"))
-        data = [str(name) for name in (*names, *given, *adapters.values(), *self._stores) if name]
+        known = self._run.files  # they may lie where code lies, but what they hold is seen
+        data = [str(name) for name in (*names, *given, *adapters.values(), *self._stores, *known) if name]
         mounted = filter(None, (over_code(mount, data) for mount in self._run.mounts))
         reasons = list(dict.fromkeys([*self._run.altered, *self._software, *mounted]))
         if not reasons:

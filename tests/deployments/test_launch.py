@@ -395,10 +395,10 @@ LINES: dict[str, tuple[str, LaunchFacts]] = {
             without=["parallelism.tensor", "model.revision", "engine.args"],
             unknown=(
                 *NO_VERSION,
-                ("engine.args", "--load-format is set to $FORMAT, which the shell fills in"),
+                ("engine.args", "--load-format is set to ${FORMAT...}, which the shell fills in"),
                 ("model.revision", "--revision is set to $(...), which the shell fills in"),
                 ("parallelism.tensor", "--tensor-parallel-size is set to $TP, which the shell fills in"),
-                ("weights.checkpoint", "--load-format is set to $FORMAT, which the shell fills in"),
+                ("weights.checkpoint", "--load-format is set to ${FORMAT...}, which the shell fills in"),
             ),
         ),
     ),

@@ -86,7 +86,7 @@ FOREIGN = {
     "X=$(pip install x); vllm serve org/m": "`pip`",
     "echo `pip install x`; vllm serve org/m": "`pip`",
     'echo "$(echo $(pip install x))"; vllm serve org/m': "`pip`",
-    "echo ${X:-$(pip install x)}; vllm serve org/m": "`$X`",
+    "echo ${X:-$(pip install x)}; vllm serve org/m": "`${X...}`",
     "vllm serve org/m --served-model-name $(pip install x)": "`pip`",
     "echo " + "$(date)" * 300 + "; vllm serve org/m": "300 substitutions",
     "uv run vllm serve org/m": "`uv`",

@@ -15,7 +15,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvgate.rules.document import MAX_BYTES, parse_document, parse_json
+from kvgate.rules.document import MAX_BYTES, TwoWays, parse_document, parse_foreign_documents, parse_json
 from kvgate.rules.errors import InputError
 
 
@@ -304,3 +304,18 @@ def _numbers_of_yaml_1_2(value: Any) -> Any:
         return [_numbers_of_yaml_1_2(item) for item in value]
     bare = isinstance(value, str) and re.fullmatch(r"[-+]?(0|[1-9][0-9]*)(\.[0-9]*)?[eE][-+]?[0-9]+", value)
     return float(value) if bare else value
+
+
+def test_every_document_of_a_file_for_another_program_is_read_with_its_line() -> None:
+    text = b"# head\n---\na: 0755\nb: no\n---\n---\n[1, 'x']\n...\n"
+    found = parse_foreign_documents(text, "x")
+    assert found == [({"a": "0755", "b": "no"}, 3), ([1, "x"], 7)]
+    assert all(isinstance(found[0][0][key], TwoWays) for key in "ab")
+    assert parse_foreign_documents(b'{"a": [1]}', "x") == [({"a": [1]}, 1)]
+    assert parse_foreign_documents(b"# nothing\n", "x") == []
+
+
+@pytest.mark.parametrize("text", ["a: &x 1", "a: !!str 1", "a: 1\na: 2", "a: .nan", "---\n[", "no: 1", "a: \0"])
+def test_a_file_for_another_program_is_read_as_strictly(text: str) -> None:
+    with pytest.raises(InputError):
+        parse_foreign_documents(text.encode(), "x")

@@ -1,0 +1,188 @@
+"""Kubernetes files: the container that runs the engine, with what its pod and the ConfigMaps put into it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kvgate.deployments.launch.containers import ContainerRun, read_image
+from kvgate.deployments.launch.filled import container_word, filled_word
+from kvgate.deployments.launch.invocation import Invocation, servers_in_container
+from kvgate.deployments.launch.objects import KubernetesObject, mapping, mappings, pod_specs, read_objects, text
+from kvgate.deployments.launch.secrets import clean_text
+from kvgate.deployments.launch.shell import Word
+from kvgate.deployments.launch.volumes import mounted
+from kvgate.rules.errors import InputError
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NO_IMAGE = Word("", ("that another file names",))
+
+
+@dataclass(frozen=True)
+class Server:
+    """One container that starts an engine.
+
+    Attributes:
+        names: what it can be told apart by: the object, its container, the part of the object.
+        pool: what to call it among others of one deployment.
+        source: what to call it.
+        run: the engine's command, and the files that are mounted for it.
+    """
+
+    names: frozenset[str]
+    pool: str
+    source: str
+    run: Invocation
+
+
+@dataclass(frozen=True)
+class _Given:
+    """The objects that pods refer to, by namespace and name."""
+
+    objects: Sequence[KubernetesObject]
+
+    def find(self, kind: str, name: object, namespace: str) -> KubernetesObject | None:
+        for one in self.objects:
+            # A file that names no namespace is applied to the one of the others.
+            if one.kind == kind and one.name == name and (namespace in ("", one.namespace) or not one.namespace):
+                return one
+        return None
+
+    def texts(self, name: object, namespace: str) -> Mapping[str, str] | None:
+        """Return the texts of a ConfigMap; ``None`` where it was not given."""
+        found = self.find("ConfigMap", name, namespace)
+        if found is None:
+            return None
+        data = found.data.get("data")
+        return {key: text(value, f"{found.where}: data.{key}") for key, value in mapping(data).items()}
+
+
+def kubernetes_servers(files: Sequence[tuple[str, bytes]]) -> list[Server]:
+    """Find every container in the files that starts an engine.
+
+    Args:
+        files: name and content of each file; they are one deployment, and refer to each other.
+
+    Raises:
+        InputError: a file that is not well-formed, a container that is none, an image of one pod group that
+            another pod of it has in another build.
+    """
+    objects = read_objects(files)
+    given = _Given(objects)
+    found = []
+    for one in objects:
+        images: dict[str, tuple[str, str]] = {}
+        for path, spec in pod_specs(one):
+            for container in _containers(spec):
+                name = text(container.get("name") or "", f"{one.where}: {path}")
+                source = f"{one.where}: {one.shown}, container {clean_text(name) or '...'}"
+                run = _container_run(container, spec, one, given, source)
+                servers = servers_in_container(run, source)
+                if len(servers) > 1:
+                    raise InputError("starts more than one server", where=source)
+                _refuse_other_build(run.image, source, images)
+                names = frozenset({name, one.name, one.shown, path.rpartition(".")[0].rpartition(".")[2]} - {""})
+                pool = clean_text(one.name or name) or "..."
+                found += [Server(names, pool, source, server) for server in servers]
+    return found
+
+
+def _containers(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the containers that stay: an init container that is restarted always is one of them."""
+    yield from mappings(spec.get("containers"))
+    yield from (one for one in mappings(spec.get("initContainers")) if one.get("restartPolicy") == "Always")
+
+
+def _refuse_other_build(image: Word, source: str, seen: dict[str, tuple[str, str]]) -> None:
+    """Leader and workers of one group compute together: they cannot be two builds of one image."""
+    if image.expansions:
+        return
+    name = read_image(image.text).name
+    before = seen.setdefault(name, (image.text, source))
+    if before[0] != image.text:
+        raise InputError(
+            f"runs another build of {clean_text(name) or 'the image'} than its own group does ({before[1]})",
+            where=source,
+            hint="give every pod of a group the same image",
+        )
+
+
+def _container_run(
+    container: Mapping[str, Any], spec: Mapping[str, Any], one: KubernetesObject, given: _Given, source: str
+) -> ContainerRun:
+    environment, undisclosed = _environment(container, one.namespace, given, source)
+    known = environment
+    words = {
+        key: [container_word(text(item, f"{source}: {key}"), known) for item in _list(container.get(key))]
+        for key in ("command", "args")
+    }
+    image = container.get("image")
+    mounts, files = mounted(container, spec, one, lambda name: given.texts(name, one.namespace), source)
+    hooks = mapping(container.get("lifecycle"))
+    command = words["command"]
+    return ContainerRun(
+        image=filled_word(text(image, f"{source}: image")) if image else _NO_IMAGE,
+        entrypoint=command[0] if command else None,
+        arguments=(*command[1:], *words["args"]),
+        environment=environment,
+        undisclosed=tuple(undisclosed),
+        mounts=mounts,
+        altered=("a postStart hook runs in the container, and what it changes is not known",)
+        if hooks.get("postStart")
+        else (),
+        workdir=bool(container.get("workingDir")),
+        files=files,
+    )
+
+
+def _environment(
+    container: Mapping[str, Any], namespace: str, given: _Given, source: str
+) -> tuple[tuple[tuple[str, Word | None], ...], list[str]]:
+    """Return the variables as the kubelet makes them, and why there may be more.
+
+    A value from a Secret or from the pod itself is ``None``: it is set, and not known.
+    Source: kubernetes/kubernetes pkg/kubelet/kubelet_pods.go, makeEnvironmentVariables: ``env`` wins over
+    ``envFrom``, and a value may refer to the entries of ``env`` before it.
+    """
+    found: dict[str, Word | None] = {}
+    undisclosed: list[str] = []
+    for entry in mappings(container.get("envFrom")):
+        prefix = text(entry.get("prefix") or "", f"{source}: envFrom")
+        for key, kind in (("configMapRef", "ConfigMap"), ("secretRef", "Secret")):
+            if key not in entry:
+                continue
+            name = mapping(entry[key]).get("name")
+            one = given.find(kind, name, namespace)
+            if one is None:
+                shown = clean_text(str(name)) or "..."
+                undisclosed.append(f"the {kind} {shown} was not given, and it may set any variable")
+                continue
+            texts = given.texts(name, namespace) if kind == "ConfigMap" else None
+            for variable in filter(_VARIABLE.fullmatch, _names(one)):  # other keys are skipped
+                found[prefix + variable] = None if texts is None else filled_word(texts.get(variable, ""))
+    before: dict[str, Word | None] = {}
+    for entry in mappings(container.get("env")):
+        name = text(entry.get("name") or "", f"{source}: env")
+        where = f"{source}: env {clean_text(name) or '...'}"
+        reference = mapping(mapping(entry.get("valueFrom")).get("configMapKeyRef"))
+        value: Word | None = None
+        if reference:
+            texts = given.texts(reference.get("name"), namespace) or {}
+            key = str(reference.get("key"))
+            value = filled_word(texts[key]) if key in texts else None
+        elif not entry.get("valueFrom"):
+            value = container_word(text(entry.get("value", ""), where), tuple(before.items()))
+        before[name] = value
+    found |= before
+    return tuple(found.items()), undisclosed
+
+
+def _names(one: KubernetesObject) -> list[str]:
+    """Return the keys of a ConfigMap or Secret; what a Secret holds under them is never looked at."""
+    return [key for part in ("data", "stringData") for key in mapping(one.data.get(part))]
+
+
+def _list(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list) else ()

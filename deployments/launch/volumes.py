@@ -1,0 +1,125 @@
+"""What a pod mounts into a container: stores, folders of the host, and files whose content ConfigMaps give."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from kvgate.deployments.launch.containers import Mount
+from kvgate.deployments.launch.filled import filled_word
+from kvgate.deployments.launch.objects import KubernetesObject, mapping, mappings
+from kvgate.deployments.launch.surroundings import over_code
+from kvgate.rules.errors import InputError
+
+_SUB_PATH = "a sub-path that the pod fills in"
+# Volumes that end with the pod, or that Kubernetes makes itself.
+_OWN = frozenset({"emptyDir", "ephemeral", "configMap", "secret", "downwardAPI", "projected"})
+
+
+def mounted(
+    container: Mapping[str, Any],
+    spec: Mapping[str, Any],
+    one: KubernetesObject,
+    texts: Callable[[object], Mapping[str, str] | None],
+    source: str,
+) -> tuple[tuple[Mount, ...], dict[str, bytes]]:
+    """Return a container's mounts, and the content of the files in them that is known, by path.
+
+    Args:
+        container: the container.
+        spec: its pod's spec.
+        one: the object the pod belongs to.
+        texts: the content of a ConfigMap by its name; ``None``: it was not given.
+        source: what to call the container in errors.
+
+    Raises:
+        InputError: a mount of a volume that the pod does not have.
+    """
+    volumes = {volume.get("name"): volume for volume in mappings(spec.get("volumes"))}
+    templates = mappings(mapping(one.data.get("spec")).get("volumeClaimTemplates"))
+    claims = {mapping(template.get("metadata")).get("name") for template in templates}
+    mounts: list[Mount] = []
+    files: dict[str, bytes] = {}
+    for mount in mappings(container.get("volumeMounts")):
+        name, target = mount.get("name"), mount.get("mountPath")
+        if not isinstance(target, str) or not isinstance(name, str):
+            raise InputError("a mount without a name or a path", where=f"{source}: volumeMounts")
+        if name in volumes:
+            volume = volumes[name]
+        elif name in claims:  # a claim for every replica
+            volume = {"persistentVolumeClaim": {"claimName": f"{name}-{one.name}"}}
+        else:
+            volume = {"another file's": {}}
+        given = _given_files(volume, mount, target, texts)
+        files |= given
+        found = _mount(volume, mount, target, one.namespace)
+        if not (given and _is_script_alone(target)):
+            mounts.append(found)
+    return tuple(mounts), files
+
+
+def _is_script_alone(target: str) -> bool:
+    """Whether a script is mounted by itself where no software lies: what it does is read where it is run."""
+    return target.endswith(".sh") and over_code(Mount(None, posixpath.dirname(target)), ()) is None
+
+
+def _mount(volume: Mapping[str, Any], mount: Mapping[str, Any], target: str, namespace: str) -> Mount:
+    where = filled_word(target)
+    source, labels, named = _source(volume, namespace)
+    expansions = (*where.expansions, *labels)
+    if mount.get("subPathExpr"):
+        expansions = (*expansions, _SUB_PATH)
+    elif isinstance(sub := mount.get("subPath"), str) and sub and source is not None:
+        part = filled_word(sub)
+        source, expansions = f"{source.rstrip('/')}/{part.text}", (*expansions, *part.expansions)
+    return Mount(source, target, expansions, named)
+
+
+def _source(volume: Mapping[str, Any], namespace: str) -> tuple[str | None, tuple[str, ...], bool]:
+    """Return what is mounted, what of it is not known, and whether it is a volume and no folder of the host."""
+    kind = next((key for key in volume if key != "name"), "emptyDir")
+    body = mapping(volume.get(kind))
+    if kind in _OWN:
+        return None, (), False
+    path = {"hostPath": "path", "persistentVolumeClaim": "claimName", "image": "reference"}.get(kind)
+    if path is not None and isinstance(value := body.get(path), str) and value:
+        word = filled_word(value)
+        if kind == "hostPath":
+            return word.text, word.expansions, False
+        prefix = f"{namespace}/" if namespace and kind == "persistentVolumeClaim" else ""
+        return prefix + word.text, word.expansions, True
+    if kind == "nfs" and isinstance(body.get("server"), str) and isinstance(body.get("path"), str):
+        word = filled_word(f"{body['server']}{body['path']}")
+        return word.text, word.expansions, True
+    return "", (f"{kind} says what it is",), False
+
+
+def _given_files(
+    volume: Mapping[str, Any],
+    mount: Mapping[str, Any],
+    target: str,
+    texts: Callable[[object], Mapping[str, str] | None],
+) -> dict[str, bytes]:
+    """Return the files that ConfigMaps put into a volume, where they were given, by their path in the container."""
+    content: dict[str, str] = {}
+    parts = [volume, *mappings(mapping(volume.get("projected")).get("sources"))]
+    for part in parts:
+        body = mapping(part.get("configMap"))
+        found = texts(body.get("name")) if body else None
+        if found is None:
+            continue
+        items = list(_items(body))
+        content |= {path: found[key] for key, path in items if key in found} if items else found
+    sub = mount.get("subPath")
+    if sub:
+        return {target: content[sub].encode()} if isinstance(sub, str) and sub in content else {}
+    root = target.rstrip("/")
+    inside = {path: one for path, one in content.items() if ".." not in path.split("/")}
+    return {f"{root}/{path}": one.encode() for path, one in inside.items()}
+
+
+def _items(body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for item in mappings(body.get("items")):
+        if isinstance(item.get("key"), str) and isinstance(item.get("path"), str):
+            yield item["key"], item["path"]
