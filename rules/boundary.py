@@ -33,8 +33,9 @@ class Boundary:
             settles that the address moved, and nothing that differs between old and new entries.
         detached: the new deployment reads no persistent store, so nothing old is within its reach.
         certain: both connectors have a profile that speaks for their version.
+        silent_on: the side that no profile speaks for, the new one first; ``None`` where there is none.
         why_not: why not, where it is not certain.
-        has_knob: whether the new side's profile names a knob; ``None`` where no profile speaks.
+        has_knob: whether the new side's profile names a knob; ``None`` where no profile speaks, or it does not know.
 
     """
 
@@ -44,6 +45,7 @@ class Boundary:
     target: str | None
     detached: bool
     certain: bool
+    silent_on: Literal["old", "new"] | None
     why_not: str
     has_knob: bool | None
 
@@ -69,6 +71,11 @@ def find_boundary(sides: Sides, inventory: list[Evidence]) -> Boundary:
     old, new = sides.old_cover, sides.new_cover
     certain = (old.profile is not None or old.absent) and new.profile is not None
     knob, why = _moved_knob(sides, inventory)
+    silent: Literal["old", "new"] | None = None
+    if new.profile is None and not new.absent:
+        silent = "new"
+    elif old.profile is None and not old.absent:
+        silent = "old"
     return Boundary(
         separators=tuple(_separators(sides)),
         knob=knob,
@@ -76,11 +83,8 @@ def find_boundary(sides: Sides, inventory: list[Evidence]) -> Boundary:
         target=target_shown(sides.new, new, sides.derived, inventory),
         detached=new.absent,
         certain=certain,
-        why_not=new.why
-        if new.profile is None and not new.absent
-        else old.why
-        if old.profile is None and not old.absent
-        else "",
+        silent_on=silent,
+        why_not={"new": new.why, "old": old.why, None: ""}[silent],
         has_knob=None if new.knobs is None else bool(new.knobs),
     )
 

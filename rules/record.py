@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvgate.rules.action import action_for
-from kvgate.rules.boundary import Boundary
 from kvgate.rules.canonical import canonical_json, digest
 from kvgate.rules.decide import Decision
 from kvgate.rules.diff import changed_leaves
@@ -144,12 +143,6 @@ def _leaf(manifest: Manifest, path: str) -> ManifestField:
     return Known(value, manifest.basis(path))
 
 
-def _silent_on(boundary: Boundary) -> str | None:
-    if boundary.certain or boundary.detached:
-        return None
-    return "new" if boundary.has_knob is None else "old"
-
-
 def _boundary(between: Between, old: Manifest) -> dict[str, Any]:
     boundary = between.boundary
     return {
@@ -168,7 +161,7 @@ def _boundary(between: Between, old: Manifest) -> dict[str, Any]:
         "detached": boundary.detached,
         "profileSpeaks": boundary.certain or boundary.detached,
         "profileSilentBecause": boundary.why_not,
-        "profileSilentOn": _silent_on(boundary),
+        "profileSilentOn": None if boundary.detached else boundary.silent_on,
     }
 
 

@@ -16,6 +16,7 @@ from kvgate.rules.decide import Decision
 from kvgate.rules.finding import Finding
 from kvgate.rules.manifest import Manifest
 from kvgate.rules.profile import Feature, cover, shipped_profiles
+from kvgate.rules.record import record_of
 from kvgate.rules.schema import Feature as Carried
 from tests.rules.clean import FORGET, clean, digest
 from tests.rules.connectors import DIMENSIONS, KEYS, OLD_OTHER, OTHER, base, pair, spoken
@@ -440,3 +441,11 @@ def test_the_command_that_clears_deletes_this_models_files_alone(connector: str,
     # Without the name it does nothing.
     unset = subprocess.run(["bash", "-c", clear.command], env=path, check=False, timeout=60)
     assert unset.returncode != 0
+
+
+def test_the_side_that_is_silent_is_the_one_without_a_profile() -> None:
+    """Also where the profile of the other side knows of no setting that isolates."""
+    own, unread = base("flexkv"), {"cache.version": "1.0"}
+    for old, new, silent in ((unread, {}, "old"), ({}, unread, "new"), ({}, {}, None)):
+        made = record_of(decided({**own, **MODELS, **old}, {**own, **new}), "0")
+        assert [one["profileSilentOn"] for one in made["predicate"]["boundary"]] == [silent]
