@@ -143,12 +143,11 @@ def tensor_holders(folder: Path, files: tuple[TensorFile, ...]) -> dict[str, str
     """
     holders: dict[str, str] = {}
     for file in files:
-        for tensor in file.tensors:
-            other = holders.setdefault(tensor.name, file.name)
+        for name, _, _, _, _ in file.tensors:
+            other = holders.setdefault(name, file.name)
             if other != file.name:
                 raise InputError(
-                    f"tensor {tensor.name[:200]!r} is in {other} and in {file.name}; "
-                    "loaders disagree about which one counts",
+                    f"tensor {name[:200]!r} is in {other} and in {file.name}; loaders disagree about which one counts",
                     where=str(folder),
                     hint="remove the files that are not served",
                 )

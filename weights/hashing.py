@@ -177,6 +177,5 @@ def _entries(job: _Job, view: memoryview, start: int) -> list[TensorEntry]:
         typed = forms.get((dtype, shape))
         if typed is None:
             typed = forms[dtype, shape] = shape_bytes(dtype, shape)
-        content = blake3(view[begin - start : end - start]).digest()
-        entries.append(tensor_entry(name, dtype, shape, content, typed))
+        entries.append(tensor_entry(name, dtype, shape, blake3(view[begin - start : end - start]).digest(), typed))
     return entries

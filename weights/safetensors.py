@@ -54,10 +54,11 @@ _SPACE = re.compile(r"[ \t\n\r]*")
 # no tensor, and is refused before a JSON parser sees it.
 _INFO = re.compile(r"\{[^{}]{0,2048}\}")
 _INFO_KEYS = {"dtype", "shape", "data_offsets"}
+_NO_FORM: tuple[str, tuple[int, ...], int] = ("", (), -1)
 # A tensor and the mark behind it as libraries spell them. A type and shape that were checked before need no second
 # parser; whatever is new or spelled otherwise is read by parts.
 _USUAL = re.compile(
-    r'"(?!__metadata__")([^"\\\x00-\x1f]*)": ?\{"dtype": ?"([A-Z0-9_]{1,16})", ?"shape": ?\[([0-9, ]{0,1400})\], ?'
+    r'"(?!__metadata__")([^"\\\x00-\x1f]*)": ?\{("dtype": ?"[A-Z0-9_]{1,16}", ?"shape": ?\[[0-9, ]{0,1400}\]), ?'
     r'"data_offsets": ?\[(0|[1-9][0-9]{0,17}), ?(0|[1-9][0-9]{0,17})\]\}(?:, ?|(\}))'
 )
 
@@ -116,7 +117,7 @@ def _tensors(path: Path, text: str, data: int) -> list[TensorRecord]:
     """Walk the header's one object by hand, so that nesting and duplicates meet a wall and not a parser."""
     tensors: list[TensorRecord] = []
     seen: set[str] = set()
-    forms: dict[tuple[str, str], tuple[tuple[int, ...], int]] = {}  # shape and size of what was checked before
+    forms: dict[str, tuple[str, tuple[int, ...], int]] = {}  # type, shape and size as they were found right before
     at = _expect(path, text, 0, "{")
     closed = text.startswith("}", at)
     while not closed:
@@ -124,9 +125,9 @@ def _tensors(path: Path, text: str, data: int) -> list[TensorRecord]:
             _refuse(path, f"more than {MAX_TENSORS} tensors in one file")
         usual = _USUAL.match(text, at)
         if usual is not None:
-            name, dtype, sizes, first, last, closing = usual.groups()
+            name, spelled, first, last, closing = usual.groups()
             begin, end = int(first), int(last)
-            shape, size = forms.get((dtype, sizes), ((), -1))
+            dtype, shape, size = forms.get(spelled, _NO_FORM)
             if end - begin == size and name not in seen:
                 seen.add(name)
                 tensors.append(TensorRecord(name, dtype, shape, data + begin, data + end))
@@ -147,7 +148,8 @@ def _tensors(path: Path, text: str, data: int) -> list[TensorRecord]:
             tensors.append(_record(path, name, found.group(), data))
             at = found.end()
             if usual is not None:
-                forms[usual[2], usual[3]] = (tensors[-1].shape, tensors[-1].end - tensors[-1].begin)
+                _, dtype, shape, begin, end = tensors[-1]
+                forms[usual[2]] = (dtype, shape, end - begin)
         closed, at = _separator(path, text, at)
     at = _SPACE.match(text, at + 1).end()  # type: ignore[union-attr]  # matches the empty string too
     if at != len(text):
@@ -231,12 +233,12 @@ def _check_cover(path: Path, tensors: list[TensorRecord], data: int, size: int) 
     """Sort ``tensors`` by their bytes and refuse overlaps, holes and bytes that belong to no tensor."""
     tensors.sort(key=itemgetter(3, 4, 0))  # begin, end, name
     reached = data
-    for tensor in tensors:
-        if tensor.end > size:
-            _refuse(path, f"truncated: tensor {tensor.name[:200]!r} ends at {tensor.end} of {size} bytes")
-        if tensor.begin != reached:
-            kind = "overlaps the one before it" if tensor.begin < reached else "leaves a hole before it"
-            _refuse(path, f"tensor {tensor.name[:200]!r} {kind}")
-        reached = tensor.end
+    for name, _, _, begin, end in tensors:
+        if end > size:
+            _refuse(path, f"truncated: tensor {name[:200]!r} ends at {end} of {size} bytes")
+        if begin != reached:
+            kind = "overlaps the one before it" if begin < reached else "leaves a hole before it"
+            _refuse(path, f"tensor {name[:200]!r} {kind}")
+        reached = end
     if reached != size:
         _refuse(path, f"{size - reached} bytes after the last tensor belong to none")
