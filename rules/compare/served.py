@@ -44,7 +44,7 @@ def compare_served(dimension: Dimension, sides: Sides) -> list[Change]:
         return [sides.unverified(dimension, PATH, detail)]
     others = sorted((rank for rank in old if old[rank]["digest"] != new[rank]["digest"]), key=int)
     detail = f"rank{'s' * (len(others) > 1)} {', '.join(others)} of {len(old)} hold{'s' * (len(others) == 1)} others"
-    return [sides.change(dimension, "differs", PATH, detail=detail)]
+    return [sides.change(dimension, "differs", PATH, detail=detail)]  # whole: a waiver of one rank is none of others
 
 
 def holds_checkpoint(side: Manifest) -> bool:
