@@ -169,6 +169,8 @@ def explained(error: Exception, name: str) -> InputError:
             where=name,
             hint="check the network, or HF_HUB_OFFLINE and HF_ENDPOINT",
         )
+    if isinstance(error, errors.OfflineModeIsEnabled):
+        return InputError("HF_HUB_OFFLINE is set, and only the hub can tell", where=name, hint="unset it")
     if isinstance(error, errors.HfHubHTTPError):
         status = getattr(getattr(error, "response", None), "status_code", None)
         if status in (401, 403):

@@ -133,6 +133,13 @@ def test_what_the_hub_refuses_is_an_error(hub: Hub) -> None:
         compare_published(empty, empty)
 
 
+def test_offline_it_is_said_that_only_the_hub_can_tell(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(InputError, match="HF_HUB_OFFLINE is set"):
+        published("org/m", "main", endpoint=hub.url)
+    assert not hub.requests
+
+
 def test_a_header_that_is_none_is_an_error(hub: Hub) -> None:
     broken = {**WHOLE, "model-2.safetensors": b"\xff" * BIG}
     hub.repositories["org/m"] = Repository({COMMITS["a"]: WHOLE, COMMITS["d"]: broken}, {})
