@@ -38,20 +38,25 @@ def _advisories() -> tuple[_Advisory, ...]:
 def producer_changes(sides: Sides) -> list[Change]:
     """Return a change for every advisory that the old deployment's entries fall under, or may fall under.
 
-    Kinds: ``producer``; ``producer-unverified`` where connector, version or what requests carried is not
-    known. Only where the new deployment has a store: else nothing old is read.
+    Kinds: ``producer``; ``producer-unverified``, one for all, where connector, version or what requests carried is
+    not known. Only where the new deployment has a store: else nothing old is read.
     """
     if sides.new_cover.absent:
         return []
-    changes = []
+    found: dict[str, list[_Advisory]] = {"producer": [], "producer-unverified": []}
     for advisory in _advisories():
-        applies = _applies(advisory, sides.old)
-        if applies is False:
-            continue
-        kind = "producer" if applies else "producer-unverified"
-        detail = f"{advisory.path} {advisory.range}: {advisory.title} ({advisory.source})"
-        connector = dimension("cache.connector")
-        changes.append(sides.change(connector, kind, connector.paths[0], scope=advisory.scope, detail=detail))
+        if (applies := _applies(advisory, sides.old)) is not False:
+            found["producer" if applies else "producer-unverified"].append(advisory)
+    # What is not known is not known of all of them at once, and one answer settles it.
+    groups = [("producer", [advisory]) for advisory in found["producer"]]
+    groups += [("producer-unverified", found["producer-unverified"])] if found["producer-unverified"] else []
+    connector = dimension("cache.connector")
+    changes = []
+    for kind, advisories in groups:
+        scopes = {advisory.scope for advisory in advisories}
+        detail = "; ".join(f"{one.path} {one.range}: {one.title} ({one.source})" for one in advisories)
+        scope = scopes.pop() if len(scopes) == 1 else "all"
+        changes.append(sides.change(connector, kind, connector.paths[0], scope=scope, detail=detail))
     return changes
 
 
