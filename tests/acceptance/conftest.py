@@ -182,6 +182,7 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Capture]:
         adapters: Mapping[str, Path] | None = None,
         sets: Mapping[str, Any] | None = None,
         renderer: Any = "here",
+        endpoint: str | None = None,
     ) -> Path:
         declared = {**DECLARED, **(sets or {})}
 
@@ -190,11 +191,17 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Capture]:
             line = parse_vllm(launch, source="serve.sh")
             snapshot = folder / f"{target.name}.jsonl"
             captured = module.capture(
-                str(model), launch=[line], adapters=adapters, renderer=renderer, sets=declared, snapshot_to=snapshot
+                str(model),
+                launch=[line],
+                adapters=adapters,
+                renderer=renderer,
+                sets=declared,
+                snapshot_to=snapshot,
+                endpoint=endpoint,
             )
             return write(captured, target).parent
 
-        return Path(once(["capture", model, launch, adapters, declared, renderer], make))
+        return Path(once(["capture", model, launch, adapters, declared, renderer, endpoint], make))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "effective_config", config)
