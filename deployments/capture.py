@@ -48,6 +48,8 @@ CORPUS = "diagnostic"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 # vllm/config/speculative.py, 0.33.0: methods that need no model of their own.
 _WITHOUT_WEIGHTS = frozenset({"ngram", "ngram_gpu", "suffix"})
+# A repository or folder and a type in it, as vllm-project/vllm-gguf-plugin (vLLM's own until 0.23) takes it.
+_GGUF_ON_A_HUB = re.compile(r"[^:]*/[^:]+:[A-Za-z0-9_+-]+")
 # With one of these files vLLM takes Mistral's own tokenizer (vllm/tokenizers/registry.py, 0.33.0).
 _MISTRAL_TOKENIZER = ("tekken.json", "tokenizer.model.v*")
 _TOKENIZER_CONTENT = (
@@ -213,18 +215,19 @@ class _Capture:
         assembly = self._assembly
         folder, hub = self._locate()
         doubted = self._facts is not None and any(path == "model.config" for path, _ in self._facts.unknown)
-        gguf = folder.is_file() or (not (folder / "config.json").exists() and any(folder.glob("*.gguf")))
+        gguf = folder.is_file() or (
+            any(folder.glob("*.gguf")) and not any(folder.glob("*.safetensors")) and not self._sources.opaque_pickle
+        )
+        overrides = self._facts.overrides if self._facts is not None else {}
         weights: CheckpointFingerprint | None
         if gguf:
             weights = self._hashed(folder, None)
-            config = EffectiveConfig({}, None, "a GGUF model's configuration is what its file says")
+            config = self._beside_gguf(folder.parent if folder.is_file() else folder, overrides)
+            config = replace(config, config={**config.config, "gguf": canonical(weights.metadata or {})})
         else:
-            overrides = self._facts.overrides if self._facts is not None else {}
             config = effective_config(read_config(folder), overrides)
             fetched = hub is None or self._sources.fetch
             weights = self._hashed(folder, None if doubted else config.config) if fetched else None
-        if weights is not None and weights.metadata is not None:
-            config = replace(config, config={**config.config, "gguf": canonical(weights.metadata)})
         dtypes = {entry.dtype for entry in weights.entries} if weights is not None else set()
         accelerator = self._sets.get("engine.accelerator")
         defaults = self._defaults(config, dtypes, accelerator, weights)
@@ -241,6 +244,7 @@ class _Capture:
         self._launched(weights)
         self._speculative()
         self._mistral(folder)
+        self._gguf(folder, weights)
         self._adapters_section()
         tokens = self._tokens(folder, hub, gguf=gguf)
         if self._sources.kept is not None and (count := self._sources.kept.used):
@@ -424,6 +428,38 @@ class _Capture:
             reason = "the engine reads Mistral's params.json, which kvgate does not read"
             self._assembly.doubt("model.config", reason)
             self._settled_by_config(reason)
+
+    def _beside_gguf(self, folder: Path, overrides: Mapping[str, Any]) -> EffectiveConfig:
+        """Return the configuration that an engine reads beside a GGUF file: the tokenizer's, else that of its folder.
+
+        Source: vllm-project/vllm-gguf-plugin as vllm-project/vllm-metal#466 describes it, July 2026.
+        """
+        nothing = EffectiveConfig({}, None, "beside the GGUF file there is no config.json")
+        tokenizer = self._facts.tokenizer if self._facts is not None else None
+        if tokenizer is not None and tokenizer != self._named():
+            if not _exists(Path(tokenizer)):
+                reason = f"with GGUF the engine takes the configuration from {tokenizer}, which is not on this machine"
+                self._assembly.doubt("model.config", reason)
+                return nothing
+            folder = Path(tokenizer)
+        return effective_config(read_config(folder), overrides) if (folder / "config.json").exists() else nothing
+
+    def _gguf(self, folder: Path, weights: CheckpointFingerprint | None) -> None:
+        """Leave the weights unknown where the engine loads GGUF and other files were read, or the other way round."""
+        named, values = self._named(), self._facts.values if self._facts is not None else {}
+        if named is None:
+            return
+        file = named if named.endswith(".gguf") else None
+        served = file is not None or _GGUF_ON_A_HUB.fullmatch(named) or values.get("model.quantization") == "gguf"
+        read = weights is not None and weights.metadata is not None
+        if served and not read:
+            self._assembly.doubt("weights.checkpoint", f"the engine loads GGUF ({named}), and other files were read")
+        elif read and not served:
+            self._assembly.doubt("weights.checkpoint", f"a GGUF file was read, and the engine loads {named}")
+        elif read and file is not None and folder.is_file() and folder.name != Path(file).name:
+            self._assembly.doubt(
+                "weights.checkpoint", f"{folder.name} was read, and the engine loads {Path(file).name}"
+            )
 
     def _never_in_a_line(self) -> None:
         """Write ``null`` for what a launch line has no way to set: it is known to be unset."""

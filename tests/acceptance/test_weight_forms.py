@@ -66,6 +66,7 @@ def _gguf(path: Path, base: float) -> Path:
 
 def test_a_gguf_model_whose_rotary_base_changed(kvgate: Kvgate, check: Check, captured: Path) -> None:
     """Equal tensors, other keys and values: the metadata is configuration."""
+    (captured / "serve.sh").write_text(serve(model="/models/m.gguf"))
     for name, base in (("old", 10000.0), ("new", 500000.0)):
         (captured / name).mkdir()
         _capture(kvgate, _gguf(captured / name / "m.gguf", base), f"{name}.yaml")

@@ -22,6 +22,7 @@ from .conftest import MakeCheckpoint
 from .hub_server import Hub, Repository, serving
 from .test_capture import LINE, OFFLOAD, launched, read, reason
 
+GGUF_LINE = LINE.replace("/models/m", "/models/m.gguf") + OFFLOAD
 FP8 = f"{LINE}{OFFLOAD} --kv-cache-dtype fp8"
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -99,11 +100,45 @@ def test_what_a_gguf_file_says_is_part_of_the_config(make_checkpoint: MakeCheckp
         folder = make_checkpoint(f"c{base}")
         (folder / "model.safetensors").unlink()
         _gguf(folder / "m.gguf", base)
-        captured = _capture(str(folder), tmp_path)
+        captured = _capture(str(folder), tmp_path, GGUF_LINE)
         configs.append(captured.manifest["model"]["config"])
         assert captured.manifest["weights"]["checkpoint"]["kv_rule"] == "1/all-tensors"
     assert configs[0] != configs[1]
     assert {**configs[0], "gguf": None} == {**configs[1], "gguf": None}
+
+
+def test_with_gguf_the_engine_takes_the_config_from_the_tokenizer(
+    make_checkpoint: MakeCheckpoint, tmp_path: Path
+) -> None:
+    path = _gguf(tmp_path / "m.gguf")
+    there = _capture(str(path), tmp_path, f"{GGUF_LINE} --tokenizer {make_checkpoint()}")
+    assert there.manifest["model"]["config"]["num_hidden_layers"] == 1
+    assert there.manifest["model"]["config"]["gguf"]["llama.rope.freq_base"] == 10000
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "num_hidden_layers": 3}')
+    beside = _capture(str(path), tmp_path, GGUF_LINE)
+    assert beside.manifest["model"]["config"]["num_hidden_layers"] == 3
+    unknown = _capture(str(path), tmp_path, f"{GGUF_LINE} --hf-config-path /elsewhere")
+    assert "config" not in unknown.manifest["model"]
+
+
+@pytest.mark.parametrize(
+    ("named", "read", "message"),
+    [
+        ("/models/m", "gguf", "a GGUF file was read, and the engine loads /models/m"),
+        ("/models/other.gguf", "gguf", "m.gguf was read, and the engine loads other.gguf"),
+        ("/models/m.gguf", "folder", "the engine loads GGUF (/models/m.gguf)"),
+        ("org/m:UD-q4_k_xl", "folder", "the engine loads GGUF (org/m:UD-q4_k_xl)"),
+        ("org/m:Q4_K_M", "folder", "the engine loads GGUF (org/m:Q4_K_M)"),
+        ("/models/m --quantization gguf", "folder", "the engine loads GGUF (/models/m)"),
+    ],
+)
+def test_weights_that_the_engine_does_not_load_stay_unknown(
+    named: str, read: str, message: str, make_checkpoint: MakeCheckpoint, tmp_path: Path
+) -> None:
+    model = _gguf(tmp_path / "m.gguf") if read == "gguf" else make_checkpoint()
+    captured = _capture(str(model), tmp_path, LINE.replace("/models/m", named) + OFFLOAD)
+    assert "checkpoint" not in captured.manifest["weights"]
+    assert message in reason(captured, "weights.checkpoint")
 
 
 @pytest.fixture
