@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from kvgate.deployments.launch.cache_facts import CACHE_PATHS, CacheFacts
+from kvgate.deployments.launch.lmcache import read_lmcache
 from kvgate.deployments.launch.shell import Word
 from kvgate.rules.document import parse_document
 
 _SERVER_SAYS = "the LMCache server says it, not the engine"
-# LMCache 0.5.6, lmcache/v1/config.py: what an unset variable means.
-_LMCACHE_CHUNK = 256
-_LMCACHE_SERDE = "naive"
-CACHE_PATHS = (
-    "cache.connector",
-    "cache.location",
-    "cache.namespace",
-    "cache.chunk_size",
-    "cache.serde",
-)
 
 
 class Connector(BaseModel):
@@ -51,36 +42,6 @@ class ConnectorTable(BaseModel):
     connectors: dict[str, Connector]
     tiers: dict[str, Connector]
     harmless: list[str]
-
-
-@dataclass
-class CacheFacts:
-    """What a launch line says about the store.
-
-    Attributes:
-        values: manifest paths under ``cache``; a path that is not there is unknown.
-        rest: settings of the connector that have no path of their own: they count in ``engine.args``.
-        unknown: paths and why.
-        notes: sentences for the reader.
-        tiers: the stores, where there are several; ``cache.location`` has to name them all.
-        split_roles: the line starts only one half of a prefill/decode pair.
-    """
-
-    values: dict[str, Any] = field(default_factory=dict)
-    rest: dict[str, Any] = field(default_factory=dict)
-    unknown: list[tuple[str, str]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    tiers: list[str] = field(default_factory=list)
-    split_roles: bool = False
-
-    def settle(self, path: str, value: Any) -> None:
-        """Write a value."""
-        self.values[path] = value
-
-    def doubt(self, path: str, reason: str) -> None:
-        """Leave a path unknown."""
-        self.values.pop(path, None)
-        self.unknown.append((path, reason))
 
 
 @cache
@@ -129,7 +90,7 @@ def read_connector(config: Mapping[str, Any], environment: Mapping[str, Word]) -
     if name == "OffloadingConnector":
         used |= _offloading(extra, facts)
     elif row.profile == "lmcache":
-        _lmcache(environment, facts)
+        used |= read_lmcache(extra, environment, facts)
     elif row.profile == "lmcache-mp":
         for path in ("cache.location", "cache.chunk_size", "cache.serde"):
             facts.doubt(path, _SERVER_SAYS)
@@ -225,36 +186,3 @@ def _object_store(store: Mapping[str, Any]) -> str | None:
     scheme = store.get("scheme", "http")
     base = endpoint if "://" in endpoint else f"{scheme}://{endpoint}"
     return f"{base.rstrip('/')}/{bucket}"
-
-
-def _lmcache(environment: Mapping[str, Word], facts: CacheFacts) -> None:
-    """LMCache in-process: environment variables or a YAML file (LMCache 0.5.6, lmcache/v1/config.py)."""
-    if "LMCACHE_CONFIG_FILE" in environment or "LMCACHE_REMOTE_CONFIG_URL" in environment:
-        for path in ("cache.location", "cache.chunk_size", "cache.serde"):
-            facts.doubt(path, "the LMCache configuration file says it, and it was not given")
-        return
-
-    def setting(name: str, default: Any, path: str) -> Any:
-        word = environment.get(f"LMCACHE_{name.upper()}")
-        if word is None:
-            return default
-        if word.expansions:
-            facts.doubt(path, f"LMCACHE_{name.upper()} is set to {word.expansions[0]}")
-            return None
-        return word.text.strip().strip("'\"") or default
-
-    chunk = setting("chunk_size", _LMCACHE_CHUNK, "cache.chunk_size")
-    if chunk is not None:
-        if str(chunk).isdigit():
-            facts.settle("cache.chunk_size", int(chunk))
-        else:
-            facts.doubt("cache.chunk_size", "LMCACHE_CHUNK_SIZE is not an integer")
-    remote = setting("remote_url", None, "cache.location")
-    disk = setting("local_disk", None, "cache.location")
-    doubted = any(path == "cache.location" for path, _ in facts.unknown)
-    if not doubted:
-        facts.tiers = [tier for tier in (remote, disk) if tier]  # both hold blocks, and both are read
-        facts.settle("cache.location", facts.tiers[0] if facts.tiers else None)
-    serde = setting("remote_serde", _LMCACHE_SERDE, "cache.serde")
-    if serde is not None:
-        facts.settle("cache.serde", serde)

@@ -9,32 +9,16 @@ from typing import Any
 
 from kvgate.deployments.launch.containers import ContainerRun, read_image
 from kvgate.deployments.launch.filled import container_word, filled_word
-from kvgate.deployments.launch.invocation import Invocation, servers_in_container
+from kvgate.deployments.launch.invocation import servers_in_container
 from kvgate.deployments.launch.objects import KubernetesObject, mapping, mappings, pod_specs, read_objects, text
 from kvgate.deployments.launch.secrets import clean_text
+from kvgate.deployments.launch.servers import Server
 from kvgate.deployments.launch.shell import Word
 from kvgate.deployments.launch.volumes import mounted
 from kvgate.rules.errors import InputError
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NO_IMAGE = Word("", ("that another file names",))
-
-
-@dataclass(frozen=True)
-class Server:
-    """One container that starts an engine.
-
-    Attributes:
-        names: what it can be told apart by: the object, its container, the part of the object.
-        pool: what to call it among others of one deployment.
-        source: what to call it.
-        run: the engine's command, and the files that are mounted for it.
-    """
-
-    names: frozenset[str]
-    pool: str
-    source: str
-    run: Invocation
 
 
 @dataclass(frozen=True)
@@ -143,8 +127,8 @@ def _environment(
     """Return the variables as the kubelet makes them, and why there may be more.
 
     A value from a Secret or from the pod itself is ``None``: it is set, and not known.
-    Source: kubernetes/kubernetes pkg/kubelet/kubelet_pods.go, makeEnvironmentVariables: ``env`` wins over
-    ``envFrom``, and a value may refer to the entries of ``env`` before it.
+    Source: kubernetes/kubernetes pkg/kubelet/kubelet_pods.go at df5f024, makeEnvironmentVariables: ``env`` wins over
+    ``envFrom``, and a value may refer to what is set before it.
     """
     found: dict[str, Word | None] = {}
     undisclosed: list[str] = []
@@ -162,7 +146,6 @@ def _environment(
             texts = given.texts(name, namespace) if kind == "ConfigMap" else None
             for variable in filter(_VARIABLE.fullmatch, _names(one)):  # other keys are skipped
                 found[prefix + variable] = None if texts is None else filled_word(texts.get(variable, ""))
-    before: dict[str, Word | None] = {}
     for entry in mappings(container.get("env")):
         name = text(entry.get("name") or "", f"{source}: env")
         where = f"{source}: env {clean_text(name) or '...'}"
@@ -173,9 +156,8 @@ def _environment(
             key = str(reference.get("key"))
             value = filled_word(texts[key]) if key in texts else None
         elif not entry.get("valueFrom"):
-            value = container_word(text(entry.get("value", ""), where), tuple(before.items()))
-        before[name] = value
-    found |= before
+            value = container_word(text(entry.get("value", ""), where), tuple(found.items()))
+        found[name] = value
     return tuple(found.items()), undisclosed
 
 

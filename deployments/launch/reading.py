@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
+from typing import Literal
 
+from kvgate.deployments.launch.compose import compose_servers, is_compose
 from kvgate.deployments.launch.facts import LaunchFacts
-from kvgate.deployments.launch.invocation import find_invocation
-from kvgate.deployments.launch.kubernetes import Server, kubernetes_servers
+from kvgate.deployments.launch.invocation import Invocation, find_invocation
+from kvgate.deployments.launch.kubernetes import kubernetes_servers
+from kvgate.deployments.launch.named_files import NamedFiles
 from kvgate.deployments.launch.objects import is_kubernetes
 from kvgate.deployments.launch.pools import as_pools, pools_differ_in
+from kvgate.deployments.launch.servers import Server, chosen, named
 from kvgate.deployments.launch.vllm import vllm_facts
 from kvgate.rules.errors import InputError
-
-_MAX_SHOWN = 6
 
 
 @dataclass(frozen=True)
@@ -47,51 +50,79 @@ class LaunchFile:
 def read_launch(files: Sequence[LaunchFile]) -> list[LaunchFacts]:
     """Return the deployments that the files start; a capture takes one.
 
-    Kubernetes files are read together: one holds the ConfigMap that another names.
+    Kubernetes files are read together: one holds the ConfigMap that another names. A YAML or JSON file that starts
+    nothing is one that a server is told to read (``--config``, ``LMCACHE_CONFIG_FILE``).
 
     Raises:
-        InputError: a file that cannot be read, that starts nothing, or that starts several servers.
+        InputError: a file that cannot be read, that starts nothing, that starts several servers, or that no server
+            is told to read.
     """
-    objects = [one for one in files if is_kubernetes(one.text())]
-    found = [_line(one) for one in files if one not in objects]
+    kinds = {one.name: _kind(one) for one in files}
+    objects, projects, lines, data = (
+        [one for one in files if kinds[one.name] == kind] for kind in ("kubernetes", "compose", "line", "data")
+    )
+    handed = _Handed(data)
+    found = [_line(one, handed) for one in lines]
     if objects:
         servers = kubernetes_servers([(one.name, one.data) for one in objects])
-        found.append(_deployment(_chosen(servers, objects), objects))
+        found.append(_deployment(servers, objects, handed))
+    found += [_deployment(compose_servers(one.name, one.data), [one], handed) for one in projects]
+    handed.refuse_unused()
     return found
 
 
-def _line(file: LaunchFile) -> LaunchFacts:
+def _kind(file: LaunchFile) -> Literal["kubernetes", "compose", "line", "data"]:
+    text = file.text()
+    if is_kubernetes(text):
+        return "kubernetes"
+    if is_compose(text):
+        return "compose"
+    return "data" if PurePosixPath(file.name).suffix.lower() in (".yaml", ".yml", ".json") else "line"
+
+
+class _Handed:
+    """The files that were handed in for servers to read, and whether any does."""
+
+    def __init__(self, files: Sequence[LaunchFile]) -> None:
+        self._files = {PurePosixPath(one.name).name: one for one in files}
+        self._used: set[str] = set()
+
+    def facts(self, run: Invocation, source: str, beside: Mapping[str, bytes]) -> LaunchFacts:
+        files = NamedFiles(run, beside, {name: one.data for name, one in self._files.items()})
+        facts = vllm_facts(run, source, files)
+        self._used |= files.used
+        return facts
+
+    def refuse_unused(self) -> None:
+        for name, one in self._files.items():
+            if name not in self._used:
+                raise InputError(
+                    "starts no server, and no launch file given with it names it",
+                    where=one.name,
+                    hint="give the file that starts the server: a script, or Kubernetes objects",
+                )
+
+
+def _line(file: LaunchFile, handed: _Handed) -> LaunchFacts:
     if file.only is not None:
         raise InputError("is one launch line: there is nothing to choose from", where=f"{file.name}#{file.only}")
-    return vllm_facts(find_invocation(file.text(), file.name), file.name, file.beside)
+    return handed.facts(find_invocation(file.text(), file.name), file.name, file.beside)
 
 
-def _chosen(servers: Sequence[Server], files: Sequence[LaunchFile]) -> list[Server]:
-    """Return the servers that are meant.
+def _deployment(servers: Sequence[Server], files: Sequence[LaunchFile], handed: _Handed) -> LaunchFacts:
+    """Return what the servers that are meant are together: one, or the pools of one deployment.
 
-    Workers that join another's server without answering requests (``--headless``) are part of it.
-    """
-    only = [one.only for one in files if one.only is not None]
-    chosen = [server for server in servers if all(name in server.names for name in only)]
-    leading = [one for one in chosen if not any(word.text == "--headless" for word in one.run.arguments)]
-    if not chosen and servers:
-        raise InputError(f"no server is called {only[0]!r}", where=_where(files), hint=_named(servers))
-    if not chosen:
-        raise InputError(
-            "no container starts a server that kvgate reads",
-            where=_where(files),
-            hint="expected a command or arguments of vLLM, or its own image",
-        )
-    return leading or chosen
-
-
-def _deployment(servers: Sequence[Server], files: Sequence[LaunchFile]) -> LaunchFacts:
-    """Return what the servers are together: one, or the pools of one deployment.
+    Args:
+        servers: all that the files start.
+        files: the files.
+        handed: what the servers may be told to read.
 
     Raises:
-        InputError: they are servers of different models.
+        InputError: there is none, or they are servers of different models.
     """
-    facts = [vllm_facts(one.run, one.source, one.run.files) for one in servers]
+    only = [one.only for one in files if one.only is not None]
+    servers = chosen(servers, only, _where(files))
+    facts = [handed.facts(one.run, one.source, {}) for one in servers]
     different = [one for at, one in enumerate(facts) if all(_bare(one) != _bare(other) for other in facts[:at])]
     if len(different) == 1:
         return facts[0]
@@ -99,7 +130,7 @@ def _deployment(servers: Sequence[Server], files: Sequence[LaunchFile]) -> Launc
     if (why := pools_differ_in(facts)) is None and len(set(names)) == len(names):
         return as_pools(dict(zip(names, facts, strict=True)), _where(files))
     reason = f"which differ in their {why}" if why else "of one name"
-    message = f"{len(servers)} containers start a server each, {reason}: {_named(servers)}"
+    message = f"{len(servers)} containers start a server each, {reason}: {named(servers)}"
     raise InputError(message, where=_where(files), hint="choose one: add #NAME to the file, of its object or container")
 
 
@@ -109,7 +140,3 @@ def _bare(facts: LaunchFacts) -> LaunchFacts:
 
 def _where(files: Sequence[LaunchFile]) -> str:
     return " and ".join(one.name for one in files[:2])
-
-
-def _named(servers: Sequence[Server]) -> str:
-    return "; ".join(one.source for one in servers[:_MAX_SHOWN])

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cache
 from importlib import resources
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from kvgate.deployments.launch.cache_facts import CACHE_PATHS, CacheFacts
 from kvgate.deployments.launch.connectors import (
-    CACHE_PATHS,
-    CacheFacts,
     no_connector,
     offloading_flags,
     read_connector,
@@ -22,6 +22,7 @@ from kvgate.deployments.launch.containers import read_image
 from kvgate.deployments.launch.facts import LaunchFacts
 from kvgate.deployments.launch.flags import CommandLine, Given, read_flags, vllm_flags, words_of_config
 from kvgate.deployments.launch.invocation import Invocation, find_invocation
+from kvgate.deployments.launch.lmcache import CONFIG_FILE, with_config_file
 from kvgate.deployments.launch.places import located, one_location
 from kvgate.deployments.launch.secrets import clean, clean_text, is_secret_name, without_text
 from kvgate.deployments.launch.shell import Word
@@ -164,7 +165,9 @@ def vllm_facts(invocation: Invocation, source: str, files: Mapping[str, bytes]) 
 
 class _Reading:
     def __init__(self, invocation: Invocation, source: str, files: Mapping[str, bytes]) -> None:
-        self._run = invocation
+        environment = with_config_file(invocation.environment, files, source)
+        self._lmcache_file = invocation.environment.get(CONFIG_FILE, Word("")).text
+        self._run = replace(invocation, environment=environment)
         self._source = source
         self._values: dict[str, Any] = {}
         self._unknown: dict[str, str] = {}
@@ -639,9 +642,10 @@ class _Reading:
     def _altered(self, adapters: Mapping[str, str]) -> None:
         """Make unknown what the image no longer says, where code was mounted, installed or patched round the server."""
         names = (self._model_word.text if self._model_word is not None else self._value_of("model"),)
-        given = (self._value_of(name) for name in ("tokenizer", "chat-template", "download-dir"))
+        given = (self._value_of(name) for name in ("tokenizer", "chat-template", "download-dir", "config"))
         known = self._run.files  # they may lie where code lies, but what they hold is seen
-        data = [str(name) for name in (*names, *given, *adapters.values(), *self._stores, *known) if name]
+        named = (*names, *given, *adapters.values(), self._lmcache_file)
+        data = [str(name) for name in (*named, *self._stores, *known) if name]
         mounted = filter(None, (over_code(mount, data) for mount in self._run.mounts))
         reasons = list(dict.fromkeys([*self._run.altered, *self._software, *mounted]))
         if not reasons:

@@ -217,6 +217,7 @@ def test_variables_from_config_maps_and_secrets() -> None:
     own = [
         {"name": "SIZE", "valueFrom": {"configMapKeyRef": {"name": "env", "key": "SIZE"}}},
         {"name": "PYTHONHASHSEED", "value": "1"},
+        {"name": "VLLM_Y", "value": "$(VLLM_USE_X).$(SIZE)"},
     ]
     container = {"envFrom": entries, "env": own, "args": ["-tp", "$(SIZE)"]}
     secret = {
@@ -237,7 +238,7 @@ def test_variables_from_config_maps_and_secrets() -> None:
     facts = read(deployment(pod(container)), *maps)
     assert "the Secret s was not given" in reason(facts, "engine.args")
     container["envFrom"] = entries[:2]
-    assert read(deployment(pod(container)), *maps).values["engine.args"] == {"VLLM_USE_X": "1"}
+    assert read(deployment(pod(container)), *maps).values["engine.args"] == {"VLLM_USE_X": "1", "VLLM_Y": "1.2"}
 
 
 @pytest.mark.parametrize(

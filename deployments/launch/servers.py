@@ -1,0 +1,59 @@
+"""A server found in a deployment file, and which of several is meant."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvgate.deployments.launch.invocation import Invocation
+from kvgate.rules.errors import InputError
+
+_MAX_SHOWN = 6
+
+
+@dataclass(frozen=True)
+class Server:
+    """One container that starts an engine.
+
+    Attributes:
+        names: what it can be told apart by: the object, its container, the part of the object.
+        pool: what to call it among others of one deployment.
+        source: what to call it.
+        run: the engine's command, and the files that are mounted for it.
+    """
+
+    names: frozenset[str]
+    pool: str
+    source: str
+    run: Invocation
+
+
+def chosen(servers: Sequence[Server], only: Sequence[str], where: str) -> list[Server]:
+    """Return the servers that are meant.
+
+    Workers that join another's server without answering requests (``--headless``) are part of it.
+
+    Args:
+        servers: all that were found.
+        only: names that each must have.
+        where: what to call the files in errors.
+
+    Raises:
+        InputError: there is none.
+    """
+    meant = [server for server in servers if all(name in server.names for name in only)]
+    leading = [one for one in meant if not any(word.text == "--headless" for word in one.run.arguments)]
+    if not meant and servers:
+        raise InputError(f"no server is called {only[0]!r}", where=where, hint=named(servers))
+    if not meant:
+        raise InputError(
+            "no container starts a server that kvgate reads",
+            where=where,
+            hint="expected a command or arguments of vLLM, or its own image",
+        )
+    return leading or meant
+
+
+def named(servers: Sequence[Server]) -> str:
+    """Name servers for an error."""
+    return "; ".join(one.source for one in servers[:_MAX_SHOWN])

@@ -1,0 +1,132 @@
+"""LMCache's settings: its file, its environment, and the engine's line over them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Any
+
+import pytest
+
+from kvgate.deployments.launch import LaunchFacts, LaunchFile, read_launch
+from kvgate.rules.errors import InputError
+
+
+def served(environment: str = "LMCACHE_CONFIG_FILE=/etc/lmcache/c.yaml", **extra: Any) -> LaunchFile:
+    config = {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both", "kv_connector_extra_config": extra}
+    text = f"{environment} vllm serve org/m --kv-transfer-config {shlex.quote(json.dumps(config))}"
+    return LaunchFile("serve.sh", text.encode())
+
+
+def read(settings: str | None, line: LaunchFile | None = None) -> LaunchFacts:
+    given = [] if settings is None else [LaunchFile("deploy/c.yaml", settings.encode())]
+    (facts,) = read_launch([line or served(), *given])
+    return facts
+
+
+def cache(facts: LaunchFacts) -> dict[str, Any]:
+    return {path.removeprefix("cache."): value for path, value in facts.values.items() if path.startswith("cache.")}
+
+
+def test_a_file_says_what_the_environment_would_say() -> None:
+    settings = (
+        "chunk_size: 64\nremote_url: redis://h:6379\nremote_serde: cachegen\nsave_unfull_chunk: true\nlocal_cpu: true\n"
+    )
+    facts = read(settings)
+    assert cache(facts) == {
+        "connector": "lmcache",
+        "location": "redis://h:6379",
+        "namespace": None,
+        "chunk_size": 64,
+        "serde": "cachegen",
+    }
+    names = "LMCACHE_CHUNK_SIZE=64 LMCACHE_REMOTE_URL=redis://h:6379 LMCACHE_REMOTE_SERDE=cachegen"
+    same = read(None, served(f"{names} LMCACHE_SAVE_UNFULL_CHUNK=true LMCACHE_LOCAL_CPU=True"))
+    assert (facts.values, facts.unknown) == (same.values, same.unknown)
+    assert facts.values["engine.args"] == {"LMCACHE_SAVE_UNFULL_CHUNK": "true"}
+
+
+def test_an_empty_file_leaves_the_defaults() -> None:
+    facts = read("{}\n")
+    assert cache(facts) == {
+        "connector": "lmcache",
+        "location": None,
+        "namespace": None,
+        "chunk_size": 256,
+        "serde": "naive",
+    }
+    assert facts.values["engine.args"] == {}
+
+
+def test_the_environment_wins_over_the_file_and_the_line_over_both() -> None:
+    settings = "chunk_size: 64\nlocal_disk: file:///mnt/a/\n"
+    environment = "LMCACHE_CONFIG_FILE=c.yaml LMCACHE_CHUNK_SIZE=128"
+    assert cache(read(settings, served(environment)))["chunk_size"] == 128
+    over = served(environment, **{"lmcache.chunk_size": 32, "lmcache.remote_url": "redis://h:1"})
+    facts = read(settings, over)
+    assert cache(facts)["chunk_size"] == 32
+    assert cache(facts)["location"] == "[redis://h:1 + file:///mnt/a]"
+    assert facts.values["engine.args"] == {}
+
+
+def test_every_tier_is_part_of_where_blocks_are() -> None:
+    facts = read("local_disk: /mnt/a/, file:///mnt/b\ngds_path: /mnt/g\n")
+    assert cache(facts)["location"] == "[/mnt/a + file:///mnt/b + /mnt/g]"
+
+
+@pytest.mark.parametrize("name", ["chunk_size", "remote_url", "remote_serde"])
+def test_what_is_filled_in_from_outside_is_not_known(name: str) -> None:
+    facts = read(f'{name}: "${{VALUE}}"\n')
+    path = {"chunk_size": "cache.chunk_size", "remote_url": "cache.location", "remote_serde": "cache.serde"}[name]
+    assert path not in facts.values
+    assert "${VALUE}" in dict(facts.unknown)[path]
+
+
+def test_a_file_that_was_not_given_may_say_anything() -> None:
+    facts = read(None)
+    assert {"cache.location", "cache.chunk_size", "cache.serde"} <= dict(facts.unknown).keys()
+    assert facts.values["cache.connector"] == "lmcache"
+
+
+def test_no_credential_of_the_file_gets_out() -> None:
+    secret = "k3y9fFh2LmQ8zT5vXw1B"
+    settings = f'remote_url: "redis://user:{secret}@h:6379"\nextra_config: {{remote_password: {secret}, x: 1}}\n'
+    facts = read(settings)
+    assert secret not in repr(facts)
+    assert "credential" in dict(facts.unknown)["cache.location"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [("- a", "mapping of settings"), ("a: &x 1", "anchors"), ("chunk_size: 064", "read differently")],
+)
+def test_a_file_that_is_none_is_refused(settings: str, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        read(settings)
+    assert "/etc/lmcache/c.yaml" in str(caught.value)
+
+
+def test_a_file_that_no_server_reads_is_refused() -> None:
+    with pytest.raises(InputError, match="no launch file given with it names it"):
+        read_launch([served("LMCACHE_CONFIG_FILE=other.yaml"), LaunchFile("c.yaml", b"chunk_size: 64\n")])
+
+
+def test_a_file_for_the_engine_itself_is_handed_in_as_well() -> None:
+    line = LaunchFile("serve.sh", b"vllm serve org/m --config /etc/vllm.yaml")
+    (facts,) = read_launch([line, LaunchFile("here/vllm.yaml", b"tensor-parallel-size: 2\n")])
+    assert facts.values["parallelism.tensor"] == 2
+
+
+def test_a_path_in_a_container_is_not_one_of_this_machine() -> None:
+    beside = {"/etc/vllm.yaml": b"tensor-parallel-size: 2\n", "/host/vllm.yaml": b"tensor-parallel-size: 4\n"}
+    run = "docker run {} vllm/vllm-openai:v0.33.0 org/m --config /etc/vllm.yaml"
+
+    def tensor(mount: str) -> Any:
+        (facts,) = read_launch([LaunchFile("run.sh", run.format(mount).encode(), beside)])
+        assert ("engine.version" in facts.values) == ("/etc " not in f"{mount} ")  # one file of settings is no software
+        return facts.values.get("parallelism.tensor")
+
+    assert tensor("") is None
+    assert tensor("-v /host:/etc") == 4
+    assert tensor("-v /host/vllm.yaml:/etc/vllm.yaml") == 4
+    assert tensor("-v vol:/etc") is None
