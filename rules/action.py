@@ -49,12 +49,14 @@ class Action:
     Attributes:
         kind: ``none``, ``set`` (one of ``settings``) or ``clear`` (all of ``clears``; settings too where a
             separation is open as well).
+        isolation: what keeps entries apart where a separation is open and no setting that a manifest holds does.
 
     """
 
     kind: Literal["none", "set", "clear"]
     settings: tuple[Setting, ...] = ()
     clears: tuple[Clear, ...] = ()
+    isolation: str | None = None
 
     def as_data(self) -> dict[str, Any]:
         """Return the action as plain JSON data."""
@@ -65,6 +67,7 @@ class Action:
                 {"baseline": one.baseline, "command": one.command, "blastRadius": one.blast_radius, "owner": one.owner}
                 for one in self.clears
             ],
+            **({} if self.isolation is None else {"isolation": self.isolation}),
         }
 
 
@@ -111,10 +114,13 @@ def action_for(decision: Decision) -> Action:
     ]
     deletes = [f for f in decision.findings if "delete" in f.obligations]
     settings = settings_for(case.new, decision.derived.id, decision.cover) if separates else ()
+    profile = decision.cover.profile
+    isolation = profile.isolation if profile is not None and separates and not settings else None
     if deletes:
         baselines = sorted({finding.baseline for finding in deletes if finding.baseline is not None})
-        return Action("clear", settings, tuple(_clear(case.old[index], index, decision) for index in baselines))
-    return Action("set", settings) if settings else Action("none")
+        clears = tuple(_clear(case.old[index], index, decision) for index in baselines)
+        return Action("clear", settings, clears, isolation)
+    return Action("set", settings) if settings else Action("none", isolation=isolation)
 
 
 def _clear(old: Manifest, index: int, decision: Decision) -> Clear:

@@ -389,7 +389,7 @@ def cover(manifest: Manifest, profiles: Mapping[str, Profile] | None = None) -> 
 def _outside(profile: Profile, versions: Versions, manifest: Manifest) -> str | None:
     version = manifest.value(versions.path)
     if not versions.said:
-        return f"the profile {profile.id} was read from files of no one release, so it speaks for none"
+        return f"what is known of {profile.id} was read from files of no one release, so its profile speaks for none"
     if version is None:
         return f"{versions.path} is not known; the profile covers {versions.said}"
     if versions.speak_for(version):

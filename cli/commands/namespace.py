@@ -55,6 +55,8 @@ def namespace(
     settings = settings_for(deployment, derived.id, coverer)
     if not settings:
         why = coverer.why or "its profile names no setting that isolates entries"
+        if coverer.profile is not None and coverer.profile.isolation is not None:
+            why = f"{why}; what keeps them apart: {coverer.profile.isolation}"
         page.say(f"No setting is known that puts it in force: {visible(why)}.")
     elif len(settings) > 1:
         page.say("One of these puts it in force:")

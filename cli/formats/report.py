@@ -169,6 +169,7 @@ class Report:
     baselines: tuple[Baseline, ...]
     findings: tuple[Shown, ...]
     settings: tuple[Setting, ...]
+    isolation: str | None
     clearings: tuple[Clearing, ...]
     evidence: tuple[Examined, ...]
     derived: str | None
@@ -251,6 +252,7 @@ def read_report(record: Mapping[str, Any]) -> Report:
         settings=tuple(
             Setting(one["path"], one["value"], tuple(one["how"])) for one in body["action"].get("settings", ())
         ),
+        isolation=body["action"].get("isolation"),
         clearings=tuple(
             Clearing(one["baseline"], one["command"], one["blastRadius"], one["owner"])
             for one in body["action"].get("clear", ())

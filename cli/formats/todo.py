@@ -195,7 +195,10 @@ def _settings(report: Report) -> Iterator[Step]:
         yield Step("Make known what is not: until then no namespace can be derived for the new deployment")
     elif not report.silences:
         silent = next((f" ({old.silent_because})" for old in report.baselines if old.silent_because), "")
-        yield Step(f"Keep the old entries out of reach: no known setting of this connector does{silent}")
+        yield Step(
+            f"Keep the old entries out of reach: no known setting of this connector does{silent}",
+            notes=(f"What does: {report.isolation}.",) if report.isolation else (),
+        )
 
 
 def _learn(report: Report) -> Step:

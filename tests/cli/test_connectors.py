@@ -11,7 +11,7 @@ import yaml
 
 from kvgate.rules.packaged import packaged_bytes
 from kvgate.rules.profile import shipped_profiles
-from tests.cli.conftest import Run
+from tests.cli.conftest import MakeManifest, Run
 
 ROOT = Path(__file__).parents[2]
 PROFILES = shipped_profiles()
@@ -76,3 +76,13 @@ def test_the_schema_accepts_every_profile_and_no_other_key(run: Run) -> None:
         written = yaml.safe_load(packaged_bytes("profiles", f"{name}.yaml"))
         validator.validate(written)
         assert not validator.is_valid({**written, "knob": []})
+
+
+def test_what_keeps_entries_apart_where_no_setting_does(run: Run, manifest: MakeManifest) -> None:
+    store = {"cache.connector": "vllm-hf3fs", "cache.version": None}
+    names = manifest("old.yaml", store), manifest("new.yaml", {**store, "model.config/rms_norm_eps": 1e-06})
+    checked = run("check", *names)
+    assert checked.code == 10
+    for words in ("no known setting of this connector does", "What does: a metadata server of its own"):
+        assert words in " ".join(checked.out.split())
+    assert "a metadata server of its own" in " ".join(run("namespace", names[1]).out.split())

@@ -449,3 +449,19 @@ def test_the_side_that_is_silent_is_the_one_without_a_profile() -> None:
     for old, new, silent in ((unread, {}, "old"), ({}, unread, "new"), ({}, {}, None)):
         made = record_of(decided({**own, **MODELS, **old}, {**own, **new}), "0")
         assert [one["profileSilentOn"] for one in made["predicate"]["boundary"]] == [silent]
+
+
+@pytest.mark.parametrize("connector", KEYS)
+def test_what_keeps_entries_apart_is_said_where_no_setting_does(connector: str) -> None:
+    profile = SPOKEN[connector]
+    action = action_for(decided(base(connector), {**base(connector), **MODELS}, profiles=SPOKEN))
+    if KEYS[connector].in_worker:
+        assert (action.kind, action.isolation) == ("none", None)
+    elif profile.knobs is None:
+        assert (action.kind, action.isolation) == ("none", profile.isolation)
+        assert action.as_data().get("isolation") == profile.isolation
+    else:
+        assert (action.kind, action.isolation) == ("set", None)
+        for setting in action.settings:
+            assert "kvg1-" in setting.value
+            assert any("kvg1-" in line for line in setting.how)
