@@ -46,7 +46,7 @@ def quickly(
     ]
     lines: list[bytes] = []
     with recording({"default": template}) as recorder:
-        working.run([feed], lambda data, _: lines.extend(data.splitlines()))
+        working.run([feed], lambda data, _: lines.extend(data.splitlines()), recorder)
     position.close()
     assert recorder is not None
     return _results(lines, clocks), recorder.coverage()

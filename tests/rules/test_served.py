@@ -45,7 +45,7 @@ FORGOTTEN: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("forgotten", FORGOTTEN, ids=str)
+@pytest.mark.parametrize("forgotten", FORGOTTEN, ids=lambda forgotten: ", ".join(forgotten))
 @pytest.mark.parametrize("name", SILENT)
 def test_forgetting_never_helps(name: str, forgotten: dict[str, Any]) -> None:
     old, new = SILENT[name]
