@@ -138,6 +138,7 @@ class Recorded:
         self.asked: Mapping[str, Any] = {}
         self.manifest: dict[str, Any] = {"schema": "kvgate/manifest/v1", "model": {"id": "m"}}
         self.weights = None
+        self.served = ()
         self.tokens = None
         self.notes = ("a note",)
         self.unknown = (
@@ -166,7 +167,7 @@ def test_what_is_asked_for_is_what_is_captured(run: Run, recorded: Recorded, tmp
     ran = run(
         *("capture", "org/name", "--revision", "main", "--from", "-", "--adapter", "billing=a/b", "--renderer", "here"),
         *("--chat-template", "t.jinja", "--set", "cache.epoch=2", "--set", "engine.prefix_hash.seed=0"),
-        *("--set", "model.revision=010", "--unset", "adapters", "-o", "out"),
+        *("--set", "model.revision=010", "--unset", "adapters", "--endpoint", "http://127.0.0.1:8000", "-o", "out"),
         stdin=b"vllm serve org/name --block-size 32\n",
     )
     assert (ran.code, ran.out) == (0, "out/manifest.yaml\n")
@@ -184,6 +185,11 @@ def test_what_is_asked_for_is_what_is_captured(run: Run, recorded: Recorded, tmp
         # The command line wins over the configuration, at, below and above the same path.
         "sets": {"cache.ttl": "30d", "cache.epoch": 2, "engine.prefix_hash.seed": "0", "model.revision": "010"},
         "unsets": ["roles", "adapters"],
+        "endpoint": "http://127.0.0.1:8000",
+        "api_key": None,
+        "kept": None,
+        "opaque_pickle": False,
+        "fetch_weights": True,
     }
 
 
