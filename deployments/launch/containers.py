@@ -45,6 +45,13 @@ _SHORT_WITHOUT_VALUE = frozenset("diPqt")
 _REFERENCE = re.compile(r"(?P<name>[^@]+?)(?::(?P<tag>[\w][\w.-]{0,127}))?(?:@(?P<digest>[a-z0-9]+:[0-9a-f]{32,}))?")
 _RELEASE_TAG = re.compile(r"v?(\d+\.\d+\.\d+(?:\.?(?:rc|post|dev)\d+)*)(?:-[\w.-]+)?")
 
+_OFFICIAL = {
+    "vllm/vllm-openai": "vllm",
+    "vllm/vllm-openai-cpu": "vllm",
+    "vllm/vllm-openai-rocm": "vllm",
+    "lmsysorg/sglang": "sglang",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Mount:
@@ -173,25 +180,22 @@ def _option(words: Sequence[Word], at: int) -> tuple[str, Word | None, int]:
 
 @dataclass(frozen=True)
 class Image:
-    """What an image reference tells: ``digest`` pins the content, the official image's tag names a release."""
+    """What an image reference tells: ``digest`` pins the content, the tag of an ``engine``'s own image its release."""
 
     name: str
     tag: str | None
     digest: str | None
     version: str | None
+    engine: str | None
 
 
 def read_image(reference: str) -> Image:
-    """Take an image reference apart; ``version`` only for vLLM's own image (``vllm/vllm-openai:v0.33.0``)."""
+    """Take an image reference apart; ``version`` only for an engine's own image (``vllm/vllm-openai:v0.33.0``)."""
     match = _REFERENCE.fullmatch(reference)
     if match is None:
-        return Image(reference, None, None, None)
+        return Image(reference, None, None, None, None)
     name, tag, digest = match["name"], match["tag"], match["digest"]
-    official = name.removeprefix("docker.io/") in (
-        "vllm/vllm-openai",
-        "vllm/vllm-openai-cpu",
-        "vllm/vllm-openai-rocm",
-    )
-    release = _RELEASE_TAG.fullmatch(tag) if tag and official else None
+    engine = _OFFICIAL.get(name.removeprefix("docker.io/"))
+    release = _RELEASE_TAG.fullmatch(tag) if tag and engine else None
     pinned = digest if digest and re.fullmatch(r"sha256:[0-9a-f]{64}", digest) else None
-    return Image(name, tag, pinned, release[1] if release else None)
+    return Image(name, tag, pinned, release[1] if release else None, engine)

@@ -1,4 +1,4 @@
-"""The vLLM command line as argparse would read it, from the table in ``data/vllm_flags.yaml``."""
+"""The command line of an engine as argparse would read it, from the tables in ``data/*_flags.yaml``."""
 
 from __future__ import annotations
 
@@ -85,24 +85,25 @@ class CommandLine:
 
 
 @cache
-def vllm_flags() -> FlagTable:
-    """Return the table of vLLM's flags."""
-    name = "vllm_flags.yaml"
+def flag_table(engine: str) -> FlagTable:
+    """Return the table of an engine's flags."""
+    name = f"{engine}_flags.yaml"
     data = resources.files("kvgate.deployments").joinpath("data", name).read_bytes()
     document, _ = parse_document(data, name)
     return FlagTable.model_validate(document)
 
 
 @cache
-def _spellings() -> dict[str, tuple[str, bool]]:
+def _spellings(engine: str) -> dict[str, tuple[str, bool]]:
     """Map each spelling, without dashes, to the table name and whether it says yes."""
     spellings: dict[str, tuple[str, bool]] = {}
-    for name, flag in vllm_flags().flags.items():
-        if flag.type == "bool":  # --no-x, and from 0.33 --disable-x for --enable-x and the other way round
+    flags = flag_table(engine).flags
+    for name, flag in flags.items():
+        if flag.type == "bool":  # --no-x, and from vLLM 0.33 --disable-x for --enable-x and the other way round
             spellings.setdefault(f"no-{name}", (name, False))
             for prefix, inverse in (("enable-", "disable-"), ("disable-", "enable-")):
                 opposite = inverse + name.removeprefix(prefix)
-                if name.startswith(prefix) and opposite not in vllm_flags().flags:
+                if engine == "vllm" and name.startswith(prefix) and opposite not in flags:
                     spellings.setdefault(opposite, (name, False))
         spellings[name] = (name, True)
         for other in flag.also:
@@ -111,22 +112,23 @@ def _spellings() -> dict[str, tuple[str, bool]]:
 
 
 @cache
-def _sorted_spellings() -> list[str]:
-    return sorted(_spellings())
+def _sorted_spellings(engine: str) -> list[str]:
+    return sorted(_spellings(engine))
 
 
-def read_flags(words: Sequence[Word], source: str) -> CommandLine:
-    """Read a command line after ``vllm serve``.
+def read_flags(words: Sequence[Word], source: str, engine: str) -> CommandLine:
+    """Read the words after the command that starts an engine's server.
 
     Raises:
         InputError: a value of the wrong type, a flag without its value. The value is never quoted in the
             message: it could be a credential.
     """
-    return _Reader(words, source).read()
+    return _Reader(words, source, engine).read()
 
 
 class _Reader:
-    def __init__(self, words: Sequence[Word], source: str) -> None:
+    def __init__(self, words: Sequence[Word], source: str, engine: str) -> None:
+        self._engine = engine
         self._words = words
         self._source = source
         self._flags: dict[str, Given] = {}
@@ -175,14 +177,14 @@ class _Reader:
         return self._value(table_name, yes, here, at + 1)
 
     def _known(self, spelling: str) -> tuple[str, bool] | None:
-        spellings = _spellings()
+        spellings = _spellings(self._engine)
         if spelling in spellings:
             return spellings[spelling]
         if len(spelling) < 3:
             return None
         # argparse takes any unambiguous beginning of a long option.
         begun: set[tuple[str, bool]] = set()
-        sorted_ = _sorted_spellings()
+        sorted_ = _sorted_spellings(self._engine)
         for other in sorted_[bisect_left(sorted_, spelling) :]:
             if not other.startswith(spelling):
                 break
@@ -206,7 +208,7 @@ class _Reader:
             at += 1
 
     def _value(self, name: str, yes: bool, here: Word | None, at: int) -> int:
-        flag = vllm_flags().flags[name]
+        flag = flag_table(self._engine).flags[name]
         if flag.type == "bool":
             if here is not None:
                 raise InputError(f"--{name} takes no value", where=self._source, hint=f"write --{name} or --no-{name}")
@@ -321,8 +323,8 @@ def _loose(text: str, source: str) -> Any:
         return text
 
 
-def words_of_config(document: Mapping[str, Any], source: str) -> list[Word]:
-    """Turn the content of a ``--config`` file into the words vLLM makes of it.
+def words_of_config(document: Mapping[str, Any], source: str, engine: str) -> list[Word]:
+    """Turn the content of a ``--config`` file into the words that the engine makes of it.
 
     Source: vllm/utils/argparse_utils.py, ``load_config_file``, 0.33.0: true is a bare flag, false is
     ``--no-x`` where there is one and else nothing, a list is several words, a mapping is JSON.
@@ -330,10 +332,10 @@ def words_of_config(document: Mapping[str, Any], source: str) -> list[Word]:
     words: list[str] = []
     for key, value in document.items():
         if isinstance(value, bool):
-            found = _spellings().get(key.replace("_", "-"))
+            found = _spellings(engine).get(key.replace("_", "-"))
             if value:
                 words.append(f"--{key}")
-            elif found is not None and vllm_flags().flags[found[0]].type == "bool":
+            elif found is not None and flag_table(engine).flags[found[0]].type == "bool":
                 words.append(f"--no-{key}")
         elif isinstance(value, list):
             words += [f"--{key}", *(_scalar(item, key, source) for item in value)] if value else []

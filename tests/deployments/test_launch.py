@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kvgate.deployments.launch import LaunchFacts, parse_vllm
-from kvgate.deployments.launch.flags import vllm_flags
+from kvgate.deployments.launch.flags import flag_table
 from kvgate.deployments.launch.vllm import _SET_BY_FLAGS
 from kvgate.rules.errors import InputError
 from kvgate.rules.manifest import schema_leaves
@@ -472,7 +472,7 @@ def test_the_attention_variable_counts_only_where_the_engine_reads_it() -> None:
 
 def test_every_path_of_the_flag_table_is_a_manifest_path() -> None:
     leaves = set(schema_leaves())
-    for name, flag in vllm_flags().flags.items():
+    for name, flag in flag_table("vllm").flags.items():
         assert (flag.use == "path") == (flag.path is not None), name
         assert (flag.use == "harmless") == (flag.why is not None), name
         if flag.path is not None:

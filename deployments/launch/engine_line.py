@@ -1,0 +1,432 @@
+"""The command line of an engine's server as facts: what holds for every engine.
+
+An engine's own class adds its table of flags and what flags mean together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from kvgate.deployments.launch.cache_facts import CacheFacts
+from kvgate.deployments.launch.containers import read_image
+from kvgate.deployments.launch.environment import environment_table
+from kvgate.deployments.launch.facts import LaunchFacts
+from kvgate.deployments.launch.flags import CommandLine, FlagTable, Given, flag_table, read_flags, words_of_config
+from kvgate.deployments.launch.invocation import Invocation
+from kvgate.deployments.launch.lmcache import CONFIG_FILE, with_config_file
+from kvgate.deployments.launch.places import located, one_location
+from kvgate.deployments.launch.secrets import clean, clean_text, is_secret_name, without_text
+from kvgate.deployments.launch.shell import Word
+from kvgate.deployments.launch.surroundings import over_code, surroundings_table
+from kvgate.rules.document import parse_document
+from kvgate.rules.errors import InputError
+
+DROPPED = "a credential, which was left out"
+TRUE = frozenset({"1", "true", "yes", "on"})
+# What the image and the package set stand for, once something may have changed the software in them.
+CODE = ("engine.version", "engine.image", "engine.packages", "tokenizer.renderer")
+TOKENIZER = ("tokenizer.files", "tokenizer.effective", "tokenizer.vocabulary", "tokenizer.special_tokens")
+_CREDENTIAL = "looks like a credential and was left out"
+_MAX_REASONS = 8  # a script of a thousand commands is not told command by command
+
+
+class EngineLine:
+    """One command line under reading.
+
+    Attributes:
+        engine: the name of its tables.
+        shown: the engine's name for readers.
+        usage: how its server is started, for errors.
+        model_flag, tokenizer_flag: what names model and tokenizer.
+        set_by_flags: what a flag that may be hidden in an unread place could set.
+        other_files: flags that make the engine read other files than a capture does, but for these values, and what
+            they leave unknown.
+        seen_by_reading: what flags that code reads settle, where they stand on the line.
+        whole: structured flags that mean nothing without one of their parts.
+    """
+
+    engine: str
+    shown: str
+    usage: str
+    model_flag: str
+    tokenizer_flag: str
+    set_by_flags: tuple[str, ...]
+    other_files: Mapping[str, tuple[frozenset[str], tuple[str, ...]]]
+    seen_by_reading: Mapping[str, tuple[str, ...]]
+    whole: frozenset[str]
+
+    def __init__(self, invocation: Invocation, source: str, files: Mapping[str, bytes]) -> None:
+        """Read the words; nothing is said of them yet.
+
+        Args:
+            invocation: the command.
+            source: what to call it in errors and reasons.
+            files: content of the files that the command names, by the name in it.
+        """
+        self.table: FlagTable = flag_table(self.engine)
+        environment = with_config_file(invocation.environment, files, source)
+        self._lmcache_file = invocation.environment.get(CONFIG_FILE, Word("")).text
+        self.run = replace(invocation, environment=environment)
+        self.source = source
+        self.values: dict[str, Any] = {}
+        self.unknown: dict[str, str] = {}
+        self.notes: list[str] = []
+        self.pending: list[str] = []
+        self.args: dict[str, Any] = {}
+        self.options: dict[str, Any] = {}
+        self.ignored: list[str] = []
+        self.software: list[str] = []  # reasons why other code may run than the image holds
+        self.stores: list[str] = []  # where blocks are kept, as the server sees it
+        self.hidden: list[str] = []  # reasons why a flag may be set that is not seen
+        self.line = self._read_line(files)
+        self._words = list(self.line.positional)
+        self._model_word = self._words.pop(0) if self._positional_model() else None
+        # "$ARGS" may stand for any number of flags
+        filled = [name for word in self._words if word.text in word.expansions for name in word.expansions]
+        if filled := sorted({*filled, *self.line.open}):
+            self.hidden.append(f"the shell fills in {', '.join(filled)}, which may hold any flag")
+        self.flags = {name: self._cleaned(name, given) for name, given in self.line.flags.items()}
+
+    def _positional_model(self) -> bool:
+        return self.run.positional_model and self.model_flag not in self.line.flags and bool(self.line.positional)
+
+    def _read_line(self, files: Mapping[str, bytes]) -> CommandLine:
+        line = read_flags(self.run.arguments, self.source, self.engine)
+        config = line.flags.get("config")
+        if config is None:
+            return line
+        name = str(config.value)
+        if config.expansions or name not in files:
+            shown = clean_text(name) or "..."
+            self.hidden.append(f"--config {shown} was not given, and it may set this")
+            return line
+        where = f"{self.source}: {name}"
+        document, _ = parse_document(files[name], where)
+        if not isinstance(document, Mapping):
+            raise InputError("a --config file is a mapping of flags", where=where)
+        # vLLM puts the file's flags after the positional model and before the line's own, so that the line wins.
+        words = self.run.arguments
+        model = 1 if self.run.positional_model and words and not words[0].text.startswith("-") else 0
+        return read_flags(
+            [*words[:model], *words_of_config(document, where, self.engine), *words[model:]],
+            self.source,
+            self.engine,
+        )
+
+    def _cleaned(self, name: str, given: Given) -> Given | None:
+        """Return the flag without credentials; ``None`` where nothing is left of it."""
+        if self.table.flags[name].use == "secret":
+            return None
+        value, dropped = clean(given.value)
+        if not dropped:
+            return given
+        self.notes.append(f"--{name} held a credential; it was left out")
+        # A list without one of its entries, or half of a structure, would be a wrong value.
+        shorter = isinstance(value, list) and len(value) < len(given.value)
+        if value is None or shorter or name in self.whole:
+            return Given(None, (_CREDENTIAL,))
+        return Given(value, given.expansions)
+
+    def doubt(self, path: str, reason: str) -> None:
+        """Leave a path unknown; the first reason counts."""
+        self.values.pop(path, None)
+        self.unknown.setdefault(path, reason)
+
+    def value_of(self, name: str) -> Any:
+        """Return a flag's value where it is known, else ``None``."""
+        given = self.flags.get(name)
+        return None if given is None or given.expansions else given.value
+
+    def doubted(self, name: str, *paths: str) -> bool:
+        """Leave the paths unknown where the flag's value is not in the line; say whether it was so."""
+        given = self.flags.get(name)
+        if given is None or not given.expansions:
+            return False
+        for path in paths:
+            self.doubt(path, because(name, given.expansions))
+        return True
+
+    def variable(self, name: str, *paths: str) -> str | None:
+        """Return an environment variable's value; leave the paths unknown where that is not in the line."""
+        word = self.run.environment.get(name)
+        if name in self.run.passed or (word is not None and word.expansions):
+            for path in paths:
+                self.doubt(path, f"the environment variable {name} is set from outside the line")
+            return None
+        return None if word is None else word.text
+
+    def facts(self) -> LaunchFacts:
+        """Return what the line says."""
+        self.values["engine.name"] = self.engine
+        self._image()
+        self._table_flags()
+        self._other_flags()
+        self._environment()
+        overrides, adapters, cache = self.specific()
+        self._other_files()
+        self.values["tokenizer.options"] = self.options
+        if "engine.args" not in self.unknown:
+            self.values["engine.args"] = self.args
+        self.doubted(self.tokenizer_flag, "tokenizer")
+        self.doubted("tokenizer-revision", "tokenizer")
+        self.doubted("chat-template", "chat_template")
+        self.doubted("trust-remote-code", "model.code")
+        for path, value in cache.values.items():
+            self.values.setdefault(path, value)
+        self._altered(adapters)
+        self._hidden_settings()
+        for path in [path for path in self.values if _covered(path, self.unknown)]:
+            del self.values[path]
+        return LaunchFacts(
+            source=self.source,
+            engine=self.engine,
+            model=self._model(),
+            values=self.values,
+            overrides=overrides,
+            adapters=adapters,
+            tokenizer=self.value_of(self.tokenizer_flag),
+            tokenizer_revision=self.value_of("tokenizer-revision"),
+            chat_template=self._template(),
+            remote_code=bool(self.value_of("trust-remote-code")),
+            language_model_only=bool(self.value_of("language-model-only")),
+            pending=tuple(path for path in self.pending if not _covered(path, self.unknown)),
+            unknown=tuple(self.unknown.items()),
+            ignored=tuple(sorted(set(self.ignored))),
+            notes=(*self.line.notes, *dict.fromkeys(self.notes)),
+        )
+
+    def _model(self) -> str | None:
+        given = self.flags.get(self.model_flag)
+        if (word := self._model_word) is not None:
+            text = clean_text(word.text)
+            given = Given(text, word.expansions if text is not None else (_CREDENTIAL,))
+            if text != word.text:
+                self.notes.append("the model's name held a credential; it was left out")
+        if self._words:
+            self.notes.append(f"{len(self._words)} words of the line belong to no flag")
+        if given is None and not self.hidden:
+            raise InputError("the launch line names no model", where=self.source, hint=self.usage)
+        if given is None or given.expansions:
+            self.notes.append("the line leaves the model's name to something outside it")
+            return None
+        if (self.variable("HF_HUB_OFFLINE") or "").lower() in TRUE:
+            self.notes.append(
+                "with HF_HUB_OFFLINE the engine puts the local path of a repository into its keys, not its name"
+            )
+        return str(given.value)
+
+    def _template(self) -> str | None:
+        """Return the path or the text of the template: what a file that is mounted holds is known."""
+        given = self.value_of("chat-template")
+        if not isinstance(given, str) or given not in self.run.files:
+            return None if given is None else str(given)
+        try:
+            return self.run.files[given].decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise InputError(f"not UTF-8 text (byte {error.start})", where=f"{self.source}: {given}") from None
+
+    def _image(self) -> None:
+        word = self.run.image
+        if word is None:
+            self.values["engine.image"] = None  # the line starts no container
+            self.doubt("engine.version", "the launch line does not say it")
+            return
+        image = read_image(word.text)
+        tag = f"the tag {clean_text(image.tag)!r}" if image.tag and clean_text(image.tag) else "the image name"
+        if word.expansions:
+            tag = f"the image {word.expansions[0]}"
+        if image.digest and not word.expansions:
+            self.values["engine.image"] = image.digest
+        else:
+            self.doubt("engine.image", f"{tag} does not pin the content; an image digest would")
+        if image.engine == self.engine and image.version and not word.expansions:
+            self.values["engine.version"] = image.version
+        else:
+            self.doubt("engine.version", f"{tag} names no release of {self.shown}'s own image")
+
+    def _table_flags(self) -> None:
+        for name, flag in self.table.flags.items():
+            given = self.flags.get(name)
+            if flag.use == "harmless" and name in self.line.flags:
+                self.ignored.append(name)
+            elif flag.use == "arg" and name in self.line.flags:
+                self.keep(name, given)
+            elif flag.use == "path" and flag.path is not None:
+                self._path(name, flag.path, flag.default, given, present=name in self.line.flags)
+
+    def _path(self, name: str, path: str, default: Any, given: Given | None, *, present: bool) -> None:
+        section, _, option = path.rpartition(".")
+        if section == "tokenizer.options":
+            if self.doubted(name, section) or not present or given is None:
+                return
+            if given.value not in (default, None, ""):
+                texts = option == "template_kwargs"  # they may hold whole prompts; the rest are names of modes
+                self.options[option] = without_text(given.value) if texts else given.value
+            return
+        if self.doubted(name, path):
+            return
+        value = given.value if given is not None else default
+        if isinstance(value, list):
+            value = value[0]
+        if path in ("precision.compute", "precision.kv_cache"):
+            value = value or "auto"
+        if isinstance(value, str):
+            value = value.lower() if path.startswith("precision.") else value
+        if value == "auto" and path == "engine.max_model_len":
+            self.doubt(path, "--max-model-len auto is settled by the memory that is free at start")
+        elif value == "auto" and path.startswith("precision."):
+            self.pending.append(path)
+        else:
+            self.values[path] = value if value != "" else None
+
+    def keep(self, name: str, given: Given | None) -> None:
+        """Keep a flag that has no path of its own: it counts."""
+        if given is None:
+            return
+        if given.expansions:
+            self.doubt("engine.args", because(name, given.expansions))
+        else:
+            self.args[name] = given.value
+
+    def _other_flags(self) -> None:
+        for name, given in self.line.others.items():
+            if clean_text(name) != name:
+                self.notes.append("a flag looked like a credential; it was left out")
+                continue
+            value, dropped = clean(given.value, name)
+            if dropped:
+                self.notes.append(f"--{name} held a credential; it was left out")
+            if dropped and value is None:
+                continue
+            self.notes.append(
+                f"--{name} is not a flag of the {self.shown} versions kvgate has read; it is kept and counts"
+            )
+            self.keep(name, Given(value, given.expansions))
+
+    def _environment(self) -> None:
+        table = environment_table(self.engine)
+        surroundings = surroundings_table()
+        names: list[str] = []
+        unread: list[str] = []
+        for name in sorted({*self.run.environment, *self.run.passed}):
+            if name in surroundings.code:
+                self.software.append(f"{name} is set, and what code it brings in is not known")
+            elif name in surroundings.files:
+                self.run.undisclosed.append(f"{name} makes a shell read a file that was not given")
+            elif name not in table.read and not is_secret_name(name):
+                names.append(name)
+        for name in names:
+            if not table.counted(name):
+                if not name.startswith(tuple(table.harmless)):
+                    unread.append(name)
+                continue
+            value = self.variable(name, "engine.args")
+            if value is None:
+                continue
+            cleaned = clean_text(value)
+            if cleaned is None or cleaned != value:
+                self.notes.append(f"{name} held a credential; it was left out")
+            if cleaned is not None:
+                self.args[name] = without_text(cleaned)
+        if unread:
+            self.notes.append(f"environment variables taken to change nothing: {', '.join(map(shown_name, unread))}")
+        self.variables()
+
+    def place(self, facts: CacheFacts) -> None:
+        """Say where the store is for everybody, not for the container: what is mounted there may be another."""
+        location, namespace = (facts.values.get(path) for path in ("cache.location", "cache.namespace"))
+        tiers = facts.tiers or ([location] if isinstance(location, str) else [])
+        if not tiers or any(path == "cache.location" for path, _ in facts.unknown):
+            return
+        self.stores += [tier.removeprefix("file://") for tier in tiers if tier.startswith(("/", "file:///"))]
+        places = [located(tier, self.run.mounts if self.run.contained else None) for tier in tiers]
+        reason = next((place.reason for place in places if place.reason), None)
+        # A folder that is its own isolation knob is another one where another folder is mounted.
+        paths = ("cache.location", "cache.namespace") if namespace == location else ("cache.location",)
+        for path in paths:
+            if reason is None:
+                facts.settle(path, one_location([place.value for place in places]))
+            else:
+                facts.doubt(path, reason)
+        facts.notes += [place.note for place in places if place.note]
+
+    def clean_environment(self) -> dict[str, Word]:
+        """Return the environment without credentials."""
+        cleaned: dict[str, Word] = {}
+        for name, word in self.run.environment.items():
+            if is_secret_name(name):
+                continue
+            text = clean_text(word.text)
+            cleaned[name] = Word(text, word.expansions) if text is not None else Word("", (DROPPED,))
+        return cleaned
+
+    def _other_files(self) -> None:
+        """Leave unknown what the engine reads from files that no capture opens."""
+        for name, (usual, paths) in self.other_files.items():
+            if self.doubted(name, *paths) or (value := self.value_of(name)) is None:
+                continue
+            if str(value).lower() not in usual:
+                for path in paths:
+                    self.doubt(path, f"--{name} {value}: it is read from files that kvgate does not read")
+
+    def _altered(self, adapters: Mapping[str, str]) -> None:
+        """Make unknown what the image no longer says, where code was mounted, installed or patched round the server."""
+        names = (self._model_word.text if self._model_word is not None else self.value_of(self.model_flag),)
+        given = (self.value_of(name) for name in (self.tokenizer_flag, "chat-template", "download-dir", "config"))
+        known = self.run.files  # they may lie where code lies, but what they hold is seen
+        named = (*names, *given, *adapters.values(), self._lmcache_file)
+        data = [str(name) for name in (*named, *self.stores, *known) if name]
+        mounted = filter(None, (over_code(mount, data) for mount in self.run.mounts))
+        reasons = list(dict.fromkeys([*self.run.altered, *self.software, *mounted]))
+        if not reasons:
+            return
+        for path in CODE:
+            self.doubt(path, reasons[0])
+        for path in self.set_by_environment() if self.run.altered else ():
+            self.doubt(path, reasons[0])
+        self.notes += [f"the software that serves is not known: {reason}" for reason in reasons[1:_MAX_REASONS]]
+
+    def _hidden_settings(self) -> None:
+        """Make unknown what may be set out of sight, unless the line sets it too."""
+        seen = {flag.path for name, flag in self.table.flags.items() if name in self.line.flags and flag.path}
+        for name, paths in self.seen_by_reading.items():
+            if name in self.line.flags:
+                seen.update(paths)
+        for path in self.set_by_flags if self.hidden else ():
+            if path not in seen:
+                self.doubt(path, self.hidden[0])
+        if self.run.undisclosed:
+            for path in self.set_by_environment():
+                self.doubt(path, self.run.undisclosed[0])
+
+    # -- what each engine says its own way -------------------------------------------------------------
+
+    def variables(self) -> None:
+        """Read the environment variables that stand for manifest paths."""
+        raise NotImplementedError
+
+    def specific(self) -> tuple[dict[str, Any], dict[str, str], CacheFacts]:
+        """Read what the table alone cannot; return the overrides of the config, the adapters, and the store."""
+        raise NotImplementedError
+
+    def set_by_environment(self) -> list[str]:
+        """Return what a variable that the line does not show may have set."""
+        raise NotImplementedError
+
+
+def because(flag: str, expansions: Iterable[str]) -> str:
+    """Say why a flag's value is not known."""
+    first = next(iter(expansions))
+    return f"--{flag} {first}" if first == _CREDENTIAL else f"--{flag} is set to {first}, which the shell fills in"
+
+
+def _covered(path: str, unknown: Mapping[str, str]) -> bool:
+    parts = path.split(".")
+    return any(".".join(parts[:end]) in unknown for end in range(1, len(parts) + 1))
+
+
+def shown_name(name: str) -> str:
+    """Return a variable's name unless it is a credential."""
+    return clean_text(name) or "..."
