@@ -79,6 +79,9 @@ def _published(dimension: Dimension, sides: Sides) -> list[Change]:
     checkpoint = "weights.checkpoint"
     old, new = (_commit(side.value("weights.hub")) for side in (sides.old, sides.new))
     null = sides.both_null(checkpoint)
+    if not _one_set(sides):
+        detail = "a repository may hold several sets of weights, and model.id names another one of them"
+        return [sides.unverified(dimension, checkpoint, detail)]
     if null and old is not None and old == new:
         return []
     if not sides.old.knows(checkpoint) or not sides.new.knows(checkpoint):
@@ -97,6 +100,12 @@ def _published(dimension: Dimension, sides: Sides) -> list[Change]:
     if not measured(sides.old.get(_FILES)) or not measured(sides.new.get(_FILES)):
         return [sides.unverified(dimension, _FILES, "equal, but only declared: nobody asked the hub")]
     return []
+
+
+def _one_set(sides: Sides) -> bool:
+    """Whether both sides load the same of what a repository holds; ``org/model:Q4_K_M`` is one file of several."""
+    ids = [side.value("model.id") for side in (sides.old, sides.new)]
+    return ids[0] == ids[1] or not any(":" in name or name.endswith(".gguf") for name in map(str, ids))
 
 
 def _weight_files(files: object) -> dict[str, str] | None:

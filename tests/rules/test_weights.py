@@ -37,6 +37,17 @@ def test_equal_published_digests_of_two_commits_are_equal_weights() -> None:
     assert decided(_side("a"), _side("b", **declared)).exit_code == 11
 
 
+@pytest.mark.parametrize("files", [FILES, None])
+@pytest.mark.parametrize("names", [("org/m:Q4_K_M", "org/m:Q8_0"), ("org/m", "org/m:Q8_0"), ("/m/a.gguf", "/m/b.gguf")])
+def test_one_commit_holds_several_sets_of_weights(names: tuple[str, str], files: Any) -> None:
+    old, new = (_side("a", files, **{"model.id": name}) for name in names)
+    decision = decided(old, new)
+    assert (decision.verdict, _finding(decision).rule) == (NAMESPACE, "weights-changed")
+    assert decided(old, old).verdict == REUSE
+    moved = decided(_side("a", files), _side("a", files, **{"model.id": "/models/m"}))
+    assert [finding.rule for finding in moved.findings] == ["model-name-moved"]
+
+
 def test_they_stand_for_a_digest_that_one_side_did_not_take() -> None:
     with_digest = _side("a")
     del with_digest["weights.checkpoint"]
