@@ -14,10 +14,11 @@ import pytest
 
 from kvgate.corpora.endpoints import client as client_module
 from kvgate.deployments.capture import Captured, capture
-from kvgate.deployments.served import ask_served
+from kvgate.deployments.served import ask_served, served_section
 from kvgate.deployments.write import write
 from kvgate.rules.errors import InputError, UsageError
 from kvgate.rules.manifest import Manifest, parse_manifest
+from kvgate.weights.served.report import read_ranks
 from kvgate.weights.tensor_map import read_map
 from tests.corpora.engine_server import Engine, dribbling, serving, sglang
 
@@ -209,6 +210,13 @@ def test_what_is_not_shown_to_be_the_checkpoint_claims_nothing(
     assert entry["checkpoint"] is None
     assert "own" not in entry
     assert any("not shown to be the checkpoint (1 tensors" in note for note in captured.notes)
+
+
+def test_where_no_tensor_of_the_checkpoint_was_read_nothing_is_claimed(make_checkpoint: MakeCheckpoint) -> None:
+    """A hub repository whose weights were not fetched."""
+    ranks = read_ranks(replies(make_checkpoint()), "the engine")
+    (entry,) = served_section(ranks, None, None)
+    assert (entry["digest"], entry["checkpoint"], "own" in entry) == (ranks[0].digest(), None, False)
 
 
 def test_weights_that_nobody_can_read_are_refused(serve: Serve, make_checkpoint: MakeCheckpoint) -> None:

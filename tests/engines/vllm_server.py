@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -59,9 +60,22 @@ def _wait(server: subprocess.Popen[bytes], url: str, log: Path) -> None:
 
 def _end(server: subprocess.Popen[bytes]) -> None:
     """Ask the server to end, and end what is left of its own processes: they are a session."""
+    shared = _shared_memory(server.pid)
     server.send_signal(signal.SIGINT)
     with suppress(subprocess.TimeoutExpired):
         server.wait(20)
     with suppress(ProcessLookupError):
         os.killpg(server.pid, signal.SIGKILL)
     server.wait()
+    for file in shared:
+        file.unlink(missing_ok=True)
+
+
+def _shared_memory(session: int) -> set[Path]:
+    """Return the shared memory of a session's processes, which vLLM's ranks on the CPU leave behind (0.32.0)."""
+    found: set[Path] = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if os.getsid(int(process.name)) == session:
+                found |= set(map(Path, re.findall(r"/dev/shm/vllm_dist_\S+", (process / "maps").read_text())))
+    return found
