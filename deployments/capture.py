@@ -23,7 +23,7 @@ from kvgate.deployments.config import (
 from kvgate.deployments.contradictions import refuse_contradictions
 from kvgate.deployments.elsewhere import LIBRARIES, built_elsewhere, engine_of, refuse_another_deployment
 from kvgate.deployments.hub import HubCheckpoint, obtain, split_repository
-from kvgate.deployments.launch import LaunchFacts, parse_vllm, resolve
+from kvgate.deployments.launch import LaunchFacts, bare_facts, resolve
 from kvgate.deployments.published import published
 from kvgate.deployments.served import ask_served, refuse_another_engine, served_section
 from kvgate.rules.canonical import canonical, digest
@@ -470,7 +470,7 @@ class _Capture:
         for path in ("engine.packages", "cache.key_fields", "cache.epoch"):
             self._assembly.put(path, None)
         # A connector of the engine's own has its version; any other has the version that the image holds.
-        if connector is None or connector.startswith("vllm-") or "engine.image" in values:
+        if connector is None or connector.startswith(("vllm-", "sglang-hicache-")) or "engine.image" in values:
             self._assembly.put("cache.version", None)
 
     def _adapters_section(self) -> None:
@@ -652,7 +652,7 @@ class _Capture:
         if not self._unsets:
             return {}
         bare = resolve(
-            parse_vllm("vllm serve model", source="defaults"),
+            bare_facts(self._facts.engine if self._facts is not None else "vllm"),
             config.config,
             tensor_dtypes=dtypes,
             accelerator=accelerator,

@@ -8,8 +8,8 @@ engine makes :class:`LaunchFacts` of it.
 from __future__ import annotations
 
 from kvgate.deployments.launch.facts import LaunchFacts
-from kvgate.deployments.launch.reading import LaunchFile, read_launch
+from kvgate.deployments.launch.reading import LaunchFile, bare_facts, read_launch
 from kvgate.deployments.launch.resolve import resolve
 from kvgate.deployments.launch.vllm import parse_vllm
 
-__all__ = ["LaunchFacts", "LaunchFile", "parse_vllm", "read_launch", "resolve"]
+__all__ = ["LaunchFacts", "LaunchFile", "bare_facts", "parse_vllm", "read_launch", "resolve"]

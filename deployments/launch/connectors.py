@@ -24,6 +24,7 @@ class Connector(BaseModel):
 
     profile: str | None
     why: str | None = None
+    variable: str | None = None
     location: str | None = None
     location_default: str | None = None
     namespace: str | None = None
@@ -45,9 +46,9 @@ class ConnectorTable(BaseModel):
 
 
 @cache
-def vllm_connectors() -> ConnectorTable:
-    """Return the table of vLLM's connectors."""
-    name = "vllm_connectors.yaml"
+def connector_table(engine: str) -> ConnectorTable:
+    """Return the table of an engine's connectors."""
+    name = f"{engine}_connectors.yaml"
     data = resources.files("kvgate.deployments").joinpath("data", name).read_bytes()
     document, _ = parse_document(data, name)
     return ConnectorTable.model_validate(document)
@@ -70,7 +71,7 @@ def read_connector(config: Mapping[str, Any], environment: Mapping[str, Word]) -
         config: the JSON object.
         environment: the environment that the line sets; LMCache is configured there.
     """
-    table = vllm_connectors()
+    table = connector_table("vllm")
     extra = config.get("kv_connector_extra_config")
     extra = extra if isinstance(extra, Mapping) else {}
     name = config.get("kv_connector")
@@ -120,7 +121,7 @@ def offloading_flags(backend: str, facts_of: Mapping[str, Word]) -> CacheFacts:
 
 def _row(name: str, config: Mapping[str, Any]) -> Connector:
     module = config.get("kv_connector_module_path")
-    row = vllm_connectors().connectors.get(name)
+    row = connector_table("vllm").connectors.get(name)
     # A class from elsewhere may bear any name; LMCache ships its own newer copy of vLLM's two connectors.
     if module and not str(module).startswith("lmcache."):
         return Connector(profile=None, why="its class is loaded from another module")
@@ -145,7 +146,7 @@ def _take(facts: CacheFacts, path: str, value: Any) -> None:
 
 def _offloading(extra: Mapping[str, Any], facts: CacheFacts) -> set[str]:
     """Source: vllm/v1/kv_offload/factory.py, tiering/spec.py, tiering/factory.py, 0.33.0."""
-    table = vllm_connectors()
+    table = connector_table("vllm")
     used = {
         "cpu_bytes_to_use",
         "eviction_policy",

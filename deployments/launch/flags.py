@@ -18,7 +18,7 @@ from kvgate.rules.document import parse_document, parse_json
 from kvgate.rules.errors import InputError
 
 _NUMBER = re.compile(r"-\d+$|-\d*\.\d+$")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT])?")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT]|[KMGT]i)?")
 _POWER = {"k": 1, "m": 2, "g": 3, "t": 4}
 # A string (left alone) or a bare number with a suffix, in the JSON of a flag.
 _SUFFIXED = re.compile(r'"(?:[^"\\]|\\.)*"|(?<![\w.])\d+(?:\.\d+)?[kKmMgGtT]\b')
@@ -289,15 +289,15 @@ def _is_flag(word: Word) -> bool:
 
 
 def _size(text: str) -> int:
-    """Read vLLM's human-readable integers: ``1k`` is 1,000, ``1K`` is 1,024, ``25.6k`` is 25,600."""
+    """Read human-readable integers: ``1k`` is 1,000, ``1K`` (and SGLang's ``1Ki``) 1,024, ``25.6k`` 25,600."""
     match = _SIZE.fullmatch(text)
-    if match is None or ("." in match[1] and (match[2] or "K").isupper()):
+    if match is None or ("." in match[1] and (match[2] or "K")[0].isupper()):
         raise ValueError(text)
     suffix = match[2]
     if suffix is None:
         return int(match[1])
-    if suffix.isupper():
-        return int(match[1]) * cast("int", 1024 ** _POWER[suffix.lower()])
+    if suffix[0].isupper():
+        return int(match[1]) * cast("int", 1024 ** _POWER[suffix[0].lower()])
     return int(float(match[1]) * 1000 ** _POWER[suffix])
 
 
@@ -327,7 +327,8 @@ def words_of_config(document: Mapping[str, Any], source: str, engine: str) -> li
     """Turn the content of a ``--config`` file into the words that the engine makes of it.
 
     Source: vllm/utils/argparse_utils.py, ``load_config_file``, 0.33.0: true is a bare flag, false is
-    ``--no-x`` where there is one and else nothing, a list is several words, a mapping is JSON.
+    ``--no-x`` where there is one and else nothing, a list is several words, a mapping is JSON. SGLang's
+    srt/utils/server_args_config_parser.py, 0.5.23, does the same, but has no ``--no-x``.
     """
     words: list[str] = []
     for key, value in document.items():
@@ -335,7 +336,7 @@ def words_of_config(document: Mapping[str, Any], source: str, engine: str) -> li
             found = _spellings(engine).get(key.replace("_", "-"))
             if value:
                 words.append(f"--{key}")
-            elif found is not None and flag_table(engine).flags[found[0]].type == "bool":
+            elif engine == "vllm" and found is not None and flag_table(engine).flags[found[0]].type == "bool":
                 words.append(f"--no-{key}")
         elif isinstance(value, list):
             words += [f"--{key}", *(_scalar(item, key, source) for item in value)] if value else []

@@ -14,7 +14,12 @@ from kvgate.rules.errors import InputError
 
 _SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ash"})
 _SHELL_COMMAND = re.compile(r"-[a-zA-Z]*c")
-_SERVER_MODULES = frozenset({"vllm.entrypoints.openai.api_server", "vllm.entrypoints.api_server"})
+_SERVER_MODULES = {
+    "vllm.entrypoints.openai.api_server": "vllm",
+    "vllm.entrypoints.api_server": "vllm",
+    "sglang.launch_server": "sglang",
+}
+_SERVER_COMMANDS = ("vllm", "sglang")  # followed by `serve`
 _ONE_LINE = "give the line that starts one server"
 # Images of the programs in front of a server, which bear its name.
 _NO_SERVER = ("router", "proxy", "gateway", "exporter", "scheduler", "frontend", "operator")
@@ -36,6 +41,7 @@ class Invocation:
     """The engine's command.
 
     Attributes:
+        engine: whose server it is (``"vllm"``, ``"sglang"``).
         arguments: the words after ``vllm serve`` or the server module.
         positional_model: the model may stand without a flag (``vllm serve MODEL``).
         environment: variables that the text sets for the engine.
@@ -48,6 +54,7 @@ class Invocation:
         files: files in the container whose content is known, by path.
     """
 
+    engine: str
     arguments: tuple[Word, ...]
     positional_model: bool
     environment: dict[str, Word] = field(default_factory=dict)
@@ -61,7 +68,7 @@ class Invocation:
 
 
 def find_invocation(text: str, source: str) -> Invocation:
-    """Find the one vLLM server that the text starts.
+    """Find the one server that the text starts.
 
     Raises:
         InputError: none, more than one, or a shell inside a shell inside a shell.
@@ -69,12 +76,12 @@ def find_invocation(text: str, source: str) -> Invocation:
     found = _in_script(split_script(text, source), Shell(), _Text(source), depth=0)
     if not found:
         raise InputError(
-            "no vLLM launch line found",
+            "no launch line found that kvgate reads",
             where=source,
-            hint="expected 'vllm serve MODEL ...', the openai.api_server module, or a docker run of either",
+            hint="expected 'vllm serve MODEL ...', vLLM's or SGLang's server module, or a docker run of one",
         )
     if len(found) > 1:
-        raise InputError(f"starts {len(found)} vLLM servers", where=source, hint=_ONE_LINE)
+        raise InputError(f"starts {len(found)} servers", where=source, hint=_ONE_LINE)
     return found[0]
 
 
@@ -121,12 +128,12 @@ def _in_command(command: Sequence[Word], shell: Shell, text: _Text, depth: int) 
         if word.text in text.scripts and not word.expansions and _runs(command[:at]):
             script = Word(_decoded(text.scripts[word.text], word.text, text.source))
             return _in_nested(script, command[at + 1 :], _before_shell(command[:at]), shell, text, depth)
-        if name == "vllm" and following[:1] == ["serve"]:
-            return [_invocation(command[at + 2 :], True, shell, command[:at])]
-        if word.text == "-m" and following[:1] and following[0] in _SERVER_MODULES:
-            return [_invocation(command[at + 2 :], False, shell, command[:at], module=True)]
+        if name in _SERVER_COMMANDS and following[:1] == ["serve"]:
+            return [_invocation(name, command[at + 2 :], name == "vllm", shell, command[:at])]
+        if word.text == "-m" and following[:1] and (engine := _SERVER_MODULES.get(following[0])) is not None:
+            return [_invocation(engine, command[at + 2 :], False, shell, command[:at], module=True)]
         if name == "api_server.py":
-            found = _invocation(command[at + 1 :], False, shell, command[:at])
+            found = _invocation("vllm", command[at + 1 :], False, shell, command[:at])
             if not {"site-packages", "dist-packages"} & set(PurePosixPath(word.text).parts):
                 found.altered.append("the server is run from a file that is not among the installed packages")
             return [found]
@@ -134,9 +141,15 @@ def _in_command(command: Sequence[Word], shell: Shell, text: _Text, depth: int) 
 
 
 def _invocation(
-    arguments: Sequence[Word], positional: bool, shell: Shell, prefix: Sequence[Word], *, module: bool = False
+    engine: str,
+    arguments: Sequence[Word],
+    positional: bool,
+    shell: Shell,
+    prefix: Sequence[Word],
+    *,
+    module: bool = False,
 ) -> Invocation:
-    found = Invocation(tuple(arguments), positional, shell.environment(prefix))
+    found = Invocation(engine, tuple(arguments), positional, shell.environment(prefix))
     found.altered += shell.altered
     found.undisclosed += shell.undisclosed
     if (reason := wrapped_by(prefix)) is not None:
@@ -242,7 +255,7 @@ def _in_container(run: ContainerRun, outer: dict[str, Word], text: _Text, depth:
     found = _in_command(words, shell, text, depth)
     if not found and run.entrypoint is None and _is_server_image(run.image.text):
         # The image's own entry point starts the server: `vllm serve` today, the module before that.
-        found = [_invocation(run.arguments, True, shell, ())]
+        found = [_invocation("vllm", run.arguments, True, shell, ())]
     for invocation in found:
         invocation.contained = True
         invocation.image = run.image

@@ -15,8 +15,11 @@ from kvgate.deployments.launch.named_files import NamedFiles
 from kvgate.deployments.launch.objects import is_kubernetes
 from kvgate.deployments.launch.pools import as_pools, pools_differ_in
 from kvgate.deployments.launch.servers import Server, chosen, named
+from kvgate.deployments.launch.sglang import sglang_facts
 from kvgate.deployments.launch.vllm import vllm_facts
 from kvgate.rules.errors import InputError
+
+_ENGINES = {"vllm": vllm_facts, "sglang": sglang_facts}
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,17 @@ def read_launch(files: Sequence[LaunchFile]) -> list[LaunchFacts]:
     return found
 
 
+def bare_facts(engine: str) -> LaunchFacts:
+    """Return what a server says that is started without any setting of its own: the engine's defaults.
+
+    Of SGLang's the keys are set that keep strangers from changing it while it serves.
+    """
+    if engine == "sglang":
+        text = "python -m sglang.launch_server --model-path model --admin-api-key given"
+        return sglang_facts(find_invocation(text, "defaults"), "defaults", {})
+    return vllm_facts(find_invocation("vllm serve model", "defaults"), "defaults", {})
+
+
 def _kind(file: LaunchFile) -> Literal["kubernetes", "compose", "line", "data"]:
     text = file.text()
     if is_kubernetes(text):
@@ -89,7 +103,7 @@ class _Handed:
 
     def facts(self, run: Invocation, source: str, beside: Mapping[str, bytes]) -> LaunchFacts:
         files = NamedFiles(run, beside, {name: one.data for name, one in self._files.items()})
-        facts = vllm_facts(run, source, files)
+        facts = _ENGINES[run.engine](run, source, files)
         self._used |= files.used
         return facts
 

@@ -1,7 +1,7 @@
 """Settling what a launch line leaves to the checkpoint: ``auto`` types and the default context length.
 
-Every rule is vLLM 0.33.0's; where the outcome depends on something neither the line nor the config says, the
-value stays unknown with the reason.
+Every rule is vLLM 0.33.0's, or SGLang's where it says so; where the outcome depends on something neither the line nor
+the config says, the value stays unknown with the reason.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 from kvgate.deployments.config import is_multimodal, text_config
 from kvgate.deployments.launch.facts import LaunchFacts
+from kvgate.deployments.launch.sglang_types import compute_type, kv_type
 
 _NAMES = {"half": "float16", "float": "float32"}
 _SAFETENSORS = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
@@ -81,7 +82,7 @@ class _Resolution:
         if "precision.kv_cache" in self._facts.pending:
             self._settle("precision.kv_cache", *self._kv_cache())
         self._kv_scales()
-        if self._values.get("engine.max_model_len", 0) is None:
+        if self._values.get("engine.max_model_len", 0) is None and self._facts.engine == "vllm":
             self._values["engine.max_model_len"] = self._length()
         features = self._values.get("request_features")
         if features is not None and is_multimodal(self._config) and not self._facts.language_model_only:
@@ -116,6 +117,8 @@ class _Resolution:
     def _compute(self) -> tuple[str | None, str | None]:
         """Settle ``--dtype auto`` (vllm/config/model.py _resolve_auto_dtype, _get_and_verify_dtype)."""
         named = self._named_dtype()
+        if self._facts.engine == "sglang":
+            return compute_type(self._config, named), None
         if named is None:
             return None, "--dtype auto, and neither the config nor one dtype of its tensors settles it"
         model_type = self._config.get("model_type")
@@ -157,6 +160,8 @@ class _Resolution:
         Source: vllm/utils/torch_utils.py resolve_kv_cache_dtype_string, model_executor/layers/attention/
         attention.py, model_executor/models/config.py.
         """
+        if self._facts.engine == "sglang":
+            return kv_type(self._config, self._values.get("precision.compute"))
         if any("index_topk" in part for part in (self._config, text_config(self._config))):
             return None, "--kv-cache-dtype auto, and models with sparse attention choose their own by device"
         quantization = self._config.get("quantization_config")

@@ -7,11 +7,11 @@ from typing import Any
 
 from kvgate.deployments.launch.cache_facts import CACHE_PATHS, CacheFacts
 from kvgate.deployments.launch.connectors import (
+    connector_table,
     no_connector,
     offloading_flags,
     read_connector,
     undecided,
-    vllm_connectors,
 )
 from kvgate.deployments.launch.engine_line import CODE, DROPPED, TOKENIZER, TRUE, EngineLine, because
 from kvgate.deployments.launch.environment import environment_table
@@ -101,7 +101,10 @@ def parse_vllm(text: str, *, source: str, files: Mapping[str, bytes] | None = No
     Raises:
         InputError: not one such line, open quotes, a value of the wrong type, broken JSON.
     """
-    return vllm_facts(find_invocation(text, source), source, files or {})
+    found = find_invocation(text, source)
+    if found.engine != "vllm":
+        raise InputError("starts another engine than vLLM", where=source)
+    return vllm_facts(found, source, files or {})
 
 
 def vllm_facts(invocation: Invocation, source: str, files: Mapping[str, bytes]) -> LaunchFacts:
@@ -332,7 +335,7 @@ class _VllmLine(EngineLine):
 
 
 def _profiles() -> set[str | None]:
-    table = vllm_connectors()
+    table = connector_table("vllm")
     return {row.profile for row in (*table.connectors.values(), *table.tiers.values())}
 
 

@@ -506,9 +506,9 @@ def test_what_is_read_from_files_that_no_capture_opens_is_unknown(flag: str) -> 
 
 BOMB = "a" * 10_000_000
 REFUSED = {
-    "nothing": ("echo hello", "no vLLM launch line found"),
-    "empty": ("", "no vLLM launch line found"),
-    "two servers": ("vllm serve a & vllm serve b", "starts 2 vLLM servers"),
+    "nothing": ("echo hello", "no launch line found"),
+    "empty": ("", "no launch line found"),
+    "two servers": ("vllm serve a & vllm serve b", "starts 2 servers"),
     "no model": ("vllm serve -tp 2", "names no model"),
     "an open quote": ("vllm serve org/m --x 'abc", "a quote (') is opened and never closed"),
     "an open substitution": ("vllm serve org/m --x $(abc", "a ( is opened and never closed"),
