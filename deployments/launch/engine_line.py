@@ -68,7 +68,8 @@ class EngineLine:
         self.table: FlagTable = flag_table(self.engine)
         environment = with_config_file(invocation.environment, files, source)
         self._lmcache_file = invocation.environment.get(CONFIG_FILE, Word("")).text
-        self.run = replace(invocation, environment=environment)
+        known = {name: _without_open_credential(word) for name, word in environment.items()}
+        self.run = replace(invocation, environment=known)
         self.source = source
         self.values: dict[str, Any] = {}
         self.unknown: dict[str, str] = {}
@@ -414,6 +415,14 @@ class EngineLine:
     def set_by_environment(self) -> list[str]:
         """Return what a variable that the line does not show may have set."""
         raise NotImplementedError
+
+
+def _without_open_credential(word: Word) -> Word:
+    """Return a value as known where only the credential in it is not: that is dropped anyway."""
+    cleaned = clean_text(word.text)
+    if not word.expansions or cleaned is None:
+        return word
+    return Word(word.text, tuple(one for one in word.expansions if one not in word.text or one in cleaned))
 
 
 def because(flag: str, expansions: Iterable[str]) -> str:

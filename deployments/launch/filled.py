@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from kvgate.deployments.launch.secrets import is_secret_name
 from kvgate.deployments.launch.shell import Word
 
 # A Go template's action, which is not Jinja's: it starts with a field, a variable or one of Helm's functions.
@@ -26,9 +27,9 @@ def filled_word(text: str) -> Word:
 def container_word(text: str, environment: Iterable[tuple[str, Word | None]]) -> Word:
     """Return a word of ``command`` or ``args``, or a value of ``env``, with ``$(VAR)`` replaced.
 
-    A variable that is set to something unknown is written as a shell's (``${VAR}``), so that a script around it
-    treats it as one. What is not set stays as it is, as in Kubernetes, where a shell may still find a command in
-    it. Source: kubernetes/kubernetes third_party/forked/golang/expansion/expand.go.
+    A variable that is set to something unknown, or to a credential, is written as a shell's (``${VAR}``), so that a
+    script around it treats it as one. What is not set stays as it is, as in Kubernetes, where a shell may still find a
+    command in it. Source: kubernetes/kubernetes pkg/kubelet/kubelet_pods.go at df5f024, and its package ``expansion``.
 
     Args:
         text: the word as written.
@@ -45,7 +46,7 @@ def container_word(text: str, environment: Iterable[tuple[str, Word | None]]) ->
             labels.append(match.group())
             return match.group()
         value = known[name]
-        if value is None:
+        if value is None or is_secret_name(name):  # a credential stays where it is
             labels.append(f"${{{name}}}")
             return f"${{{name}}}"
         labels.extend(value.expansions)

@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 from kvgate.deployments.launch.containers import TOOLS, ContainerRun, Mount, read_container_run, read_image
 from kvgate.deployments.launch.shell import Script, Word, split_script
 from kvgate.deployments.launch.surroundings import Shell, wrapped_by
+from kvgate.deployments.launch.variables import with_known_variables
 from kvgate.rules.errors import InputError
 
 _SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ash"})
@@ -25,6 +26,7 @@ _ONE_LINE = "give the line that starts one server"
 _NO_SERVER = ("router", "proxy", "gateway", "exporter", "scheduler", "frontend", "operator")
 _ARGUMENT = re.compile(r"\$([1-9])")
 _ONE_WORD = re.compile(r"[^\s*?\[\]]+")  # what no shell splits or completes
+_HEADS = ("for", "select")
 _REARRANGING = frozenset({"shift", "getopts"})
 
 
@@ -100,13 +102,13 @@ def _in_script(script: Script, shell: Shell, text: _Text, depth: int) -> list[In
     shell.substitute(script, text.source)
     for command in script.commands:
         before = shell.loops
-        words = shell.enter(command)
+        words = with_known_variables(shell.enter(command), shell)
         here = _in_command(words, shell, text, depth) if words else []
         if here:
             found += here
             looped += [(invocation, len(shell.altered)) for invocation in here if shell.loops]
         else:
-            shell.run(words, command.writes, headed=shell.loops > before and command.words[0].text == "for")
+            shell.run(words, command.writes, headed=shell.loops > before and command.words[0].text in _HEADS)
     for invocation, known in looped:  # what stands behind the server in a loop runs before it the second time
         if not invocation.contained:
             invocation.altered += shell.altered[known:]

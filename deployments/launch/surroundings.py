@@ -149,7 +149,10 @@ class Shell:
             writes: the files it writes into.
             headed: it is the head of a loop (``for x in ...``).
         """
-        if not words or headed:
+        if not words:
+            return
+        if headed:  # its variable holds whatever the loop put there last
+            self._assign(words[0].text, Word("", (f"${words[0].text}",)), export=False)
             return
         name = words[0].text
         if name in ("export", "declare", "typeset", "readonly", "local"):

@@ -418,7 +418,7 @@ def test_a_launch_line_gives_exactly_these_facts(name: str) -> None:
 
 
 def test_a_model_from_outside_is_not_a_model() -> None:
-    found = read('MODEL=org/m\nvllm serve "$MODEL" -tp 2')
+    found = read('OTHER=org/m\nvllm serve "$MODEL" -tp 2')
     assert found.model is None
     assert found.values["parallelism.tensor"] == 2
     assert found.values["model.revision"] is None

@@ -267,6 +267,20 @@ def test_a_value_from_outside_is_not_known(source: dict[str, Any]) -> None:
     assert "${X}" in reason(facts, "engine.args")
 
 
+def test_a_credential_stays_where_it_is() -> None:
+    secret = "k3y9fFh2LmQ8zT5vXw1B"
+    env = [
+        {"name": "DB_PASSWORD", "value": secret},
+        {"name": "VLLM_X", "value": "a-$(DB_PASSWORD)"},
+    ]
+    container = {"args": ["--x", "b-$(DB_PASSWORD)"], "env": env}
+    script = {"command": ["bash", "-c", "vllm serve org/m --x b-$DB_PASSWORD --y c-$(DB_PASSWORD)"], "env": env}
+    for one in (container, script):
+        facts = read(deployment(pod(one)))
+        assert secret not in repr(facts)
+        assert "DB_PASSWORD" in reason(facts, "engine.args")
+
+
 def test_a_reference_to_nothing_stays_as_it_is_and_a_shell_runs_it() -> None:
     facts = read(deployment(pod({"command": ["bash", "-c", "echo $(date); vllm serve org/m -tp $(nproc)"]})))
     assert "$(...)" in reason(facts, "parallelism.tensor")

@@ -82,6 +82,12 @@ def test_what_is_filled_in_from_outside_is_not_known(name: str) -> None:
     assert "${VALUE}" in dict(facts.unknown)[path]
 
 
+def test_a_password_from_outside_does_not_hide_where_the_store_is() -> None:
+    facts = read(None, served('PASSWORD=$(cat p) LMCACHE_REMOTE_URL="redis://:${PASSWORD}@h:6379"'))
+    assert cache(facts)["location"] == "redis://h:6379"
+    assert "cache.location" not in read(None, served('LMCACHE_REMOTE_URL="redis://:p@${HOST}:6379"')).values
+
+
 def test_a_file_that_was_not_given_may_say_anything() -> None:
     facts = read(None)
     assert {"cache.location", "cache.chunk_size", "cache.serde"} <= dict(facts.unknown).keys()

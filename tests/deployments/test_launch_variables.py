@@ -1,0 +1,71 @@
+"""Variables of a script: put in where their value is known, and only there."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import pytest
+
+from kvgate.deployments.launch import LaunchFacts, parse_vllm
+
+
+def read(text: str) -> LaunchFacts:
+    return parse_vllm(text, source="serve.sh")
+
+
+KNOWN = [
+    'MODEL=org/m\nvllm serve "$MODEL"',
+    "export MODEL=org/m; vllm serve ${MODEL}",
+    "ORG=org NAME=m; MODEL=$ORG/$NAME; vllm serve $MODEL",
+    "MODEL=m; vllm serve org/$MODEL",
+    "MODEL=x; MODEL=org/m; vllm serve $MODEL",
+    'MODEL=org/m; set -e; echo "$MODEL"; exec vllm serve "$MODEL"',
+    "export MODEL=org/m; bash -c 'vllm serve $MODEL'",
+    'MODEL=org/m; bash -c "vllm serve $MODEL"',
+    "docker run -e MODEL=org/m --entrypoint bash vllm/vllm-openai:v0.33.0 -c 'vllm serve $MODEL'",
+    "for i in 1 2; do sleep 1; done; MODEL=org/m; vllm serve $MODEL",
+]
+
+
+@pytest.mark.parametrize("text", KNOWN)
+def test_a_known_variable_is_its_value(text: str) -> None:
+    assert read(text).model == "org/m"
+
+
+UNKNOWN = [
+    "MODEL='a b'; vllm serve $MODEL",
+    "MODEL='org/*'; vllm serve $MODEL",
+    "MODEL=; vllm serve $MODEL",
+    "MODEL=org/m; vllm serve ${MODEL%/}",
+    "MODEL=org/m; vllm serve '$MODEL'\"$MODEL\"",
+    "MODEL=org/m; MODEL=$(cat model); vllm serve $MODEL",
+    "MODEL=org/m; if [ -f x ]; then MODEL=other/m; fi; vllm serve $MODEL",
+    "MODEL=org/m; [ -f x ] && MODEL=other/m; vllm serve $MODEL",
+    "MODEL=org/m; unset MODEL; vllm serve $MODEL",
+    "MODEL=org/m; read MODEL; vllm serve $MODEL",
+    "MODEL=org/m; source env.sh; vllm serve $MODEL",
+    "MODEL=org/m; for MODEL in a b; do sleep 1; done; vllm serve $MODEL",
+    "for MODEL in a b; do vllm serve $MODEL; done",
+    "MODEL=org/m; bash -c 'vllm serve $MODEL'",  # not exported
+    "MODEL=org/m vllm serve $MODEL",
+    "MODEL='a;b'; bash -c \"vllm serve x$MODEL\"",
+    "PWD=org/m; vllm serve $PWD",
+    "docker run -e MODEL --entrypoint bash vllm/vllm-openai:v0.33.0 -c 'vllm serve $MODEL'",
+]
+
+
+@pytest.mark.parametrize("text", UNKNOWN)
+def test_a_variable_that_may_have_another_value_stays_unknown(text: str) -> None:
+    assert read(text).model is None
+
+
+def test_json_in_a_variable() -> None:
+    config = {"kv_connector": "ExampleConnector", "kv_connector_extra_config": {"shared_storage_path": "/kv"}}
+    text = f'CONFIG={shlex.quote(json.dumps(config))}\nvllm serve org/m --kv-transfer-config "$CONFIG"'
+    assert read(text).values["cache.location"] == "/kv"
+
+
+def test_no_secret_gets_out_through_a_variable() -> None:
+    secret = "k3y9fFh2LmQ8zT5vXw1B"
+    assert secret not in repr(read(f'KEY={secret}; HF_TOKEN=$KEY vllm serve org/m --api-key "$KEY"'))
