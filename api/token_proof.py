@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from kvgate.corpora.snapshots.snapshot import SnapshotHeader
 
 _LIBRARIES = ("transformers", "tokenizers")
+_REFUSING = frozenset({"vllm", "transformers"})
+"""Engines that answer with an error where a template fails. SGLang renders such a request again, its tools written in
+another way (sgl-project/sglang, python/sglang/srt/entrypoints/openai/serving_chat.py, 0.5.23): there, a template that
+fails is not one that leaves no tokens, which is what the proofs take it for."""
 
 
 def what_differs(old: Manifest, new: Manifest) -> list[Change]:
@@ -91,6 +95,8 @@ def _side_doubt(name: str, manifest: Manifest, header: SnapshotHeader) -> str | 
 
     options, unapplied = render_options(manifest.value("tokenizer.options") or {})
     serving = manifest.value("tokenizer.renderer") or {}
+    if serving.get("engine") not in _REFUSING:
+        return f"the {name} side's engine is not known to refuse what its template cannot render"
     if header.made == "endpoint":
         return f"the {name} side's server does not say which branches of its template ran"
     if header.tokenizer is None or header.tokenizer != manifest.value("tokenizer.effective"):

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any, TypeVar, cast
 
 import typer
@@ -14,6 +18,15 @@ from kvgate.rules.errors import InputError, KvgateError
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 INTERRUPTED = 130
+_SIGNALS = 128  # a process that a signal ended is known to shells by 128 and the signal's number
+
+
+class _Terminated(BaseException):
+    """The process was asked to end: what it made on the way must go with it, as when it is interrupted."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
 
 
 def guarded(command: _Command) -> _Command:
@@ -27,12 +40,16 @@ def guarded(command: _Command) -> _Command:
         debug = bool(kwargs.get("debug"))
         console.prepare()
         try:
-            code = command(*args, **kwargs)
+            with _told_to_end():
+                code = command(*args, **kwargs)
         except (typer.Exit, typer.BadParameter):
             raise
         except KeyboardInterrupt:
             console.say("interrupted: nothing was left half-written")
             code = INTERRUPTED
+        except _Terminated as told:
+            console.say("terminated: nothing was left half-written")
+            code = _SIGNALS + told.number
         except Exception as error:
             if debug:
                 raise
@@ -40,6 +57,28 @@ def guarded(command: _Command) -> _Command:
         raise typer.Exit(code or 0)
 
     return cast("_Command", run)
+
+
+@contextlib.contextmanager
+def _told_to_end() -> Iterator[None]:
+    """Have SIGTERM and SIGHUP, which a cancelled CI job sends, unwind the stack instead of ending the process."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - what a handler is given
+        raise _Terminated(number)
+
+    told = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
+    before = {number: signal.getsignal(number) for number in told}
+    for number in told:
+        if before[number] is signal.SIG_DFL:  # nohup stays as it is
+            signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in told:
+            signal.signal(number, before[number])
 
 
 def _explain(error: Exception) -> int:

@@ -596,6 +596,7 @@ class _Capture:
         reason = "; ".join(f"{what}: {why}" for what, why in found.unread) or "it could not be built here"
         if found.effective is not None:
             put("tokenizer.effective", found.effective, "computed")
+            put("tokenizer.built_by", self._built_by(found), "computed")
         else:
             doubt("tokenizer.effective", reason)
         if found.vocabulary is not None:
@@ -608,6 +609,11 @@ class _Capture:
         else:
             doubt("tokenizer.special_tokens", reason)
         self._serving_renderer(found)
+
+    def _built_by(self, found: TokenizerFacts) -> dict[str, str]:
+        elsewhere = self._elsewhere
+        libraries = found.renderer if elsewhere is None or engine_of(elsewhere) else elsewhere.header.renderer
+        return {name: libraries[name] for name in LIBRARIES}
 
     def _serving_renderer(self, found: TokenizerFacts) -> None:
         assembly, values = self._assembly, self._facts.values if self._facts is not None else {}

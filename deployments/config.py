@@ -99,11 +99,13 @@ def read_config(folder: Path) -> dict[str, Any]:
     ``quantization_config``, as in vLLM (vllm/transformers_utils/config.py ``get_config``, 0.33.0).
 
     Raises:
-        InputError: see :func:`read_json_object`.
+        InputError: see :func:`read_json_object`; also where ``model_type`` is no name.
     """
     if not (folder / "config.json").exists():
         raise InputError("holds no config.json", where=str(folder), hint="give a checkpoint folder or a hub repository")
     config = read_json_object(folder / "config.json")
+    if not isinstance(config.get("model_type"), (str, type(None))):
+        raise InputError("model_type is not a string", where=str(folder / "config.json"))
     beside = folder / "hf_quant_config.json"
     if config.get("quantization_config") is None and beside.exists():
         config["quantization_config"] = read_json_object(beside)

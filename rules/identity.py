@@ -15,10 +15,12 @@ from kvgate.rules.compare.maps import counting_args, counting_config
 from kvgate.rules.compare.plain import rope_reads_length
 from kvgate.rules.compare.served import PATH as SERVED
 from kvgate.rules.compare.served import holds_checkpoint
+from kvgate.rules.compare.tokens import built_by_what_serves
 from kvgate.rules.manifest import Manifest
 from kvgate.rules.values import UNKNOWN, Known
 
 _PINNED = "weights.hub"
+_FILES = "tokenizer.files"
 _STANDS_IN = {"weights.checkpoint.digest": _PINNED, "engine.packages": "engine.image"}
 """What is identity where the path itself is null: nothing was digested, which says nothing of what it is."""
 
@@ -40,6 +42,8 @@ def identity(manifest: Manifest) -> dict[str, Any]:
                 found[path] = value
     if (pinned := _pin(manifest)) is not None:
         found[_PINNED] = pinned
+    if manifest.knows(_FILES) and not built_by_what_serves(manifest):
+        found[_FILES] = manifest.value(_FILES)  # for all that is known, other files are another tokenizer
     return found
 
 

@@ -168,7 +168,8 @@ class Tokenizer(Section):
 
     path: Text | None = absent("where the files can be loaded from: a folder, or repository@revision")
     files: dict[str, Digest] = absent("complete when present")
-    effective: Digest = absent("of the tokenizer that the renderer really built from the files")
+    effective: Digest = absent("of the tokenizer that is really built from the files")
+    built_by: dict[str, Text] = absent("libraries that built it, by version; complete when present")
     vocabulary: Vocabulary = absent()
     special_tokens: dict[str, JsonValue] = absent("complete when present")
     renderer: Renderer = absent()

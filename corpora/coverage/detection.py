@@ -4,7 +4,9 @@ vLLM and SGLang decide by the template's syntax tree whether message content is 
 parts: they follow assignments and loops from ``messages`` to a loop over one message's content. So two templates that
 print the same for equal input may still be given other input. Sources: vllm-project/vllm,
 vllm/renderers/hf.py (``_detect_content_format`` and the functions it calls), 0.32.0; sgl-project/sglang adapts it.
-vLLM also looks into the text, comments and all, for a role in quotes (``_detect_developer_role_support``, same file).
+vLLM also looks into the text, comments and all, for a role in quotes (``_detect_developer_role_support``, same file),
+and SGLang for words of media: where one stands, message content is handed over as a list of parts (sgl-project/sglang,
+python/sglang/srt/parser/jinja_template_utils.py, ``detect_jinja_template_content_format``, 0.5.23).
 """
 
 from __future__ import annotations
@@ -26,11 +28,13 @@ _READ = {
 }
 
 _QUOTED = ("developer",)
+_WORDS = ("audio", "image", "video", "vision")  # inside of other words too: "revision" holds one
 
 
 def marks_of(text: str) -> tuple[str, ...]:
-    """Return the words that an engine looks for in a template's text, comments included, and that it has in quotes."""
-    return tuple(word for word in _QUOTED if f'"{word}"' in text or f"'{word}'" in text)
+    """Return what an engine finds where it looks for words in a template's text, comments included."""
+    quoted = [word for word in _QUOTED if f'"{word}"' in text or f"'{word}'" in text]
+    return (*quoted, *(word for word in _WORDS if word in text))
 
 
 def same_detection(old: Coverage, new: Coverage) -> bool:

@@ -8,7 +8,6 @@ Source: jinja2, src/jinja2/filters.py, 3.1.6.
 
 from __future__ import annotations
 
-from kvgate.corpora.coverage.equivalence import METHODS
 from kvgate.corpora.coverage.tree import Node, Part, walk
 
 _MARKING = frozenset({"e", "escape", "forceescape", "safe", "urlize", "xmlattr"})
@@ -18,45 +17,62 @@ _ITERATING = frozenset(
 _CONSUMING = frozenset({"count", "first", "groupby", "join", "last", "length", "list", "max", "min", "sort", "sum"})
 
 
+_STATEFUL = frozenset({"caller", "cycler", "joiner", "lipsum", "loop", "self"})
+
+
 def is_unsettled(tree: Node) -> bool:
-    """Whether a template marks text as safe, keeps an iterator, takes in another template, or redefines a name."""
-    return _redefines(tree) or any(
-        (node.kind == "Filter" and node.word(1) in _MARKING)
-        or any(_iterates(part) and not _reads_at_once(node, place) for place, part in _nodes_in(node))
-        for node in walk(tree)
+    """Whether a template marks text as safe, keeps an iterator or a callable, takes in another template, or redefines.
+
+    What is kept may be found again under the name of a method of text, and would be taken for that method.
+    """
+    macros = _STATEFUL | {node.word(0) for node in walk(tree) if node.kind == "Macro"}
+    return any(_unsettles(node, macros) for node in walk(tree))
+
+
+def _unsettles(node: Node, callables: frozenset[str]) -> bool:
+    if node.kind in ("Import", "FromImport", "Include", "Extends", "Block"):
+        return True
+    if node.kind in ("Name", "Macro") and node.word(0) == "raise_exception" and node.parts[1] != "load":
+        return True
+    if node.kind == "Filter" and (node.word(1) in _MARKING or not _applies_known(node)):
+        return True
+    return any(
+        (_iterates(part) and not _reads_at_once(node, place))
+        or (part.kind == "Name" and part.word(0) in callables and part.word(1) == "load" and not _uses(node, place))
+        for place, part in _nodes_in(node)
     )
 
 
-def _redefines(tree: Node) -> bool:
-    """Whether a name that is understood here may have another meaning.
-
-    A macro kept in a namespace or an object under the name of a method of text would be taken for that method.
-    """
-    macros = False
-    kept = False
-    for node in walk(tree):
-        if node.kind in ("Import", "FromImport", "Include", "Extends"):
-            return True
-        if node.kind in ("Name", "Macro") and node.word(0) == "raise_exception" and node.parts[1] != "load":
-            return True
-        macros = macros or node.kind == "Macro"
-        kept = kept or (node.kind in _KEEPERS and _keeps(node) in METHODS)
-    return macros and kept
+def _applies_known(node: Node) -> bool:
+    """Whether a filter that applies another one by its name neither marks nor makes iterators by it."""
+    if node.word(1) != "map":
+        return True
+    if node.parts[4] is not None or node.parts[5] is not None:
+        return False
+    applied = node.many(2)[:1]
+    return all(
+        each.kind == "Const" and each.word(0) == "str" and each.word(1) not in _MARKING | _ITERATING for each in applied
+    )
 
 
-_KEEPERS = frozenset({"Assign", "AssignBlock", "Keyword", "Pair"})
+def _uses(node: Node, place: int) -> bool:
+    """Whether a callable, or the loop, is used where it stands: called, or asked for what it says of itself."""
+    if node.kind == "Call":
+        return place == 0 and not _is_named(node.one(0), _STATEFUL - {"caller"})
+    return node.kind == "Getattr" and _is_of(node, "loop") and node.word(1) in _SAYING
 
 
-def _keeps(node: Node) -> str | None:
-    """Return the name under which something is kept that may be a macro."""
-    if node.kind == "Keyword":
-        return None if node.one(1).kind == "Const" else node.word(0)
-    target = node.one(0)
-    if node.kind == "Pair":
-        return target.word(1) if target.kind == "Const" and node.one(1).kind != "Const" else None
-    if node.kind == "Assign" and node.one(1).kind == "Const":
-        return None
-    return next((each.word(1) for each in walk(target) if each.kind == "NSRef" and each.word(1) in METHODS), None)
+_SAYING = frozenset(
+    {"depth", "depth0", "first", "index", "index0", "last", "length", "nextitem", "previtem", "revindex", "revindex0"}
+)
+
+
+def _is_of(node: Node, name: str) -> bool:
+    return _is_named(node.one(0), frozenset({name}))
+
+
+def _is_named(node: Node, names: frozenset[str]) -> bool:
+    return node.kind == "Name" and node.word(0) in names
 
 
 def _nodes_in(node: Node) -> list[tuple[int, Node]]:

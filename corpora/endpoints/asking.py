@@ -154,7 +154,7 @@ class _Asker:
     def _ids(self, answer: Answer) -> array[int]:
         found = answer.data.get("tokens") if isinstance(answer.data, dict) else None
         try:
-            if not isinstance(found, list):
+            if not isinstance(found, list) or any(isinstance(number, bool) for number in found):
                 raise TypeError
             ids = array("I", found)
         except (TypeError, OverflowError):

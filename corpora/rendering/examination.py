@@ -13,14 +13,12 @@ from kvgate.corpora.coverage.installed import recording
 from kvgate.corpora.rendering.pipeline import Pipeline
 from kvgate.corpora.rendering.renderer import CLOCKS, Renderer
 from kvgate.corpora.sweeps.encoder import Encoder
-from kvgate.corpora.templates.template import Templates, describe_templates, resolve_templates
+from kvgate.corpora.templates.template import Templates, describe_templates, resolve_templates, with_processors
 from kvgate.corpora.tokenizers.backend import Folder, build, describe, needs_code, versions
 from kvgate.corpora.tokenizers.effective import leaves_encoding_to_its_backend
 
 if TYPE_CHECKING:
     from kvgate.corpora.child.worker import Allowance, Channel
-
-_PROCESSOR_TEMPLATE = "chat_template.json"
 
 
 def examine_here(
@@ -59,13 +57,13 @@ def examine_here(
             )
     else:
         facts["unread"].append(("effective", tokenizer))
-    if (path / _PROCESSOR_TEMPLATE).exists():
-        facts["unread"].append((_PROCESSOR_TEMPLATE, "only processors of multimodal models read it; tokenizers do not"))
 
     allowance.shrink()
     templates = resolve_templates(path, folder.config, arguments["template"])
     if built and arguments["template"] is None:
         templates = _as_loaded(templates, tokenizer, path)
+    if arguments["template"] is None:
+        templates = with_processors(templates, path)
     template = None
     if templates is not None:
         channel.step("parse", "parsing the chat template", next(iter(templates.where.values())))

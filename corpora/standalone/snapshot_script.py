@@ -199,6 +199,17 @@ def _with_object(call: Any) -> Any:
 # ---- rendering ----
 
 
+def processors_template(file: Path) -> str:
+    """Return the template of a multimodal model's processor; kvgate.corpora.templates.template says why it counts."""
+    try:
+        text = json.loads(file.read_text(encoding="utf-8"))["chat_template"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RefusedError(f"{file}: holds no chat template: {_words(error)}") from None
+    if not isinstance(text, str):
+        raise RefusedError(f"{file}: holds no chat template")
+    return text
+
+
 class Renderer:
     """The tokenizer of a model folder, as transformers here builds it, with template and options."""
 
@@ -222,6 +233,9 @@ class Renderer:
         self._parameters = inspect.signature(self.tokenizer.apply_chat_template).parameters
         loaded = self.tokenizer.chat_template if template is None else template
         self.templates: dict[str, str] = {"default": loaded} if isinstance(loaded, str) else dict(loaded or {})
+        processors = folder / "chat_template.json"
+        if template is None and processors.exists():
+            self.templates["processor"] = processors_template(processors)
         self.reads_clock = any("strftime_now" in text for text in self.templates.values())
         if self.reads_clock:
             self._refuse_a_running_clock()

@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Any
 from kvgate.corpora.coverage.detection import marks_of
 from kvgate.corpora.files import listing, read_text
 from kvgate.corpora.fingerprint import fingerprint
+from kvgate.rules.document import parse_json
 from kvgate.rules.errors import InputError
 
 if TYPE_CHECKING:
     from kvgate.corpora.templates.syntax import Period
 
 FILE = "chat_template.jinja"
+PROCESSOR_FILE = "chat_template.json"
+PROCESSOR = "processor"
+"""The name under which the template of a multimodal model's processor stands among the others."""
 FOLDER = "additional_chat_templates"
 CONFIG = "tokenizer_config.json"
 
@@ -113,6 +117,28 @@ def resolve_templates(folder: Path, config: Mapping[str, Any], override: str | N
     if named:
         return Templates(named, FILE if single else FOLDER, where)
     return _configured(config.get("chat_template"), str(folder / CONFIG))
+
+
+def with_processors(found: Templates | None, folder: Path) -> Templates | None:
+    """Return the templates with that of the model's processor, which tokenizers do not read.
+
+    vLLM takes it where a request has no tools, before the tokenizer's (vllm-project/vllm, vllm/renderers/hf.py,
+    ``resolve_chat_template``, 0.32.0), and SGLang hands it to the tokenizer. It is kept in a JSON file by itself.
+
+    Raises:
+        InputError: the file cannot be read, or holds no template.
+
+    """
+    file = folder / PROCESSOR_FILE
+    if not file.exists():
+        return found
+    content = parse_json(read_text(file, _MAX_TEMPLATE), str(file))
+    text = content.get("chat_template") if isinstance(content, dict) else None
+    if not isinstance(text, str):
+        raise InputError("holds no chat template", where=str(file), hint='{"chat_template": TEXT} is expected')
+    if found is None:
+        return Templates({PROCESSOR: text}, PROCESSOR_FILE, {PROCESSOR: str(file)})
+    return Templates({**found.texts, PROCESSOR: text}, found.source, {**found.where, PROCESSOR: str(file)})
 
 
 def describe_templates(templates: Templates) -> TemplateFacts:

@@ -6,12 +6,15 @@ Equality by digest is a proof (design, section 8, a and b) and is decided here; 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from kvgate.rules.catalogue import Dimension
 from kvgate.rules.change import Change, measured
 from kvgate.rules.compare.sides import Sides
 from kvgate.rules.manifest import Manifest
 from kvgate.rules.values import Field, Known
 
+_LIBRARIES = ("transformers", "tokenizers")
 _DECLARED = "equal, but only declared: nobody computed them"
 
 
@@ -19,8 +22,8 @@ def compare_tokenizer(dimension: Dimension, sides: Sides) -> list[Change]:
     """Compare what the renderer built.
 
     Kinds: ``effective``, ``vocabulary``, ``special-tokens``, ``inert``, ``unverified``.
-    ``inert``: the files differ but the tokenizer built from them does not, or a special token changed that
-    the template does not read (eos, pad and the like do not touch prefix ids: incident I14).
+    ``inert``: the files differ but the tokenizer that the serving libraries build from them does not, or a special
+    token changed that the template does not read (eos, pad and the like do not touch prefix ids: incident I14).
     """
     changes = []
     for path, kind in (("tokenizer.effective", "effective"), ("tokenizer.vocabulary.digest", "vocabulary")):
@@ -35,16 +38,44 @@ def compare_tokenizer(dimension: Dimension, sides: Sides) -> list[Change]:
     if sides.same(size) is False and sides.same("tokenizer.vocabulary.digest") is not False:
         changes.append(sides.change(dimension, "vocabulary", size, detail="another size"))
     changes += _special_tokens(dimension, sides)
-    files = "tokenizer.files"
-    if sides.same(files) is False:
-        old, new = sides.old.value(files), sides.new.value(files)
-        names = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
-        changes.append(
-            sides.change(
-                dimension, "inert", files, detail=f"{', '.join(names)} differ; what is built from them is judged above"
-            )
+    return changes + _files(dimension, sides)
+
+
+def _files(dimension: Dimension, sides: Sides) -> list[Change]:
+    """Judge the files: they do not count where the digest above is of what the serving libraries build from them."""
+    path = "tokenizer.files"
+    equal = sides.same(path)
+    if all(built_by_what_serves(side) for side in (sides.old, sides.new)):
+        if equal is not False:
+            return []
+        detail = f"{_differing(sides)} differ; what is built from them is judged above"
+        return [sides.change(dimension, "inert", path, detail=detail)]
+    if equal:
+        return []
+    detail = sides.unknown_sides(path) if equal is None else f"{_differing(sides)} differ"
+    return [
+        sides.unverified(
+            dimension, path, f"{detail}, and tokenizer.effective is not known to be of the libraries that serve"
         )
-    return changes
+    ]
+
+
+def _differing(sides: Sides) -> str:
+    old, new = (side.value("tokenizer.files") for side in (sides.old, sides.new))
+    return ", ".join(sorted(name for name in {*old, *new} if old.get(name) != new.get(name)))
+
+
+def built_by_what_serves(manifest: Manifest) -> bool:
+    """Whether the libraries that built ``tokenizer.effective`` are known to be those that serve.
+
+    Another release builds another tokenizer from equal files (huggingface/transformers#45488).
+    """
+    built, serving = manifest.value("tokenizer.built_by"), manifest.value("tokenizer.renderer")
+    return (
+        isinstance(built, Mapping)
+        and isinstance(serving, Mapping)
+        and all(built.get(name) is not None and built[name] == serving.get(name) for name in _LIBRARIES)
+    )
 
 
 def _special_tokens(dimension: Dimension, sides: Sides) -> list[Change]:

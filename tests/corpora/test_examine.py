@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,6 @@ def test_facts(make_folder: MakeFolder) -> None:
     from importlib.metadata import version
 
     folder = make_folder()
-    (folder / "chat_template.json").write_text("{}")
     facts = describe_tokenizer(folder)
     assert facts.renderer == {name: version(name) for name in ("transformers", "tokenizers")}
     assert facts.jinja2 == version("jinja2")
@@ -120,7 +120,24 @@ def test_facts(make_folder: MakeFolder) -> None:
     assert set(facts.files) == {"tokenizer.json", "tokenizer_config.json"}
     assert facts.vocabulary is not None
     assert facts.vocabulary.size == 901
-    assert [what for what, _ in facts.unread] == ["chat_template.json"]
+    assert not facts.unread
+
+
+def test_the_template_of_a_multimodal_models_processor_counts(make_folder: MakeFolder) -> None:
+    """vLLM and SGLang render with it; tokenizers do not read the file."""
+    folder = make_folder()
+    alone = describe_tokenizer(folder).template
+    found = []
+    for text in ("{{ messages }}", "{{ messages }}!"):
+        (folder / "chat_template.json").write_text(json.dumps({"chat_template": text}))
+        found.append(describe_tokenizer(folder).template)
+    assert alone is not None
+    assert all(one is not None and set(one.texts) == {"default", "processor"} for one in found)
+    assert len({one.digest for one in (alone, *found) if one is not None}) == 3
+    assert len({one.tree for one in (alone, *found) if one is not None}) == 3
+    (folder / "chat_template.json").write_text("{}")
+    with pytest.raises(InputError, match="holds no chat template"):
+        describe_tokenizer(folder)
 
 
 def test_the_moved_bos_rule_shows_in_raw_completions_only(

@@ -41,6 +41,7 @@ def test_layout_and_comments_leave_the_tree_alone(one: str, other: str) -> None:
     [
         (_LOOP, "{% for m in messages %} {{ m.content }}{% endfor %}"),
         (_LOOP, "{# as a 'developer' #}" + _LOOP),  # vLLM looks for the quoted word, in comments too
+        (_LOOP, "{# revision 8 #}" + _LOOP),  # SGLang looks for "vision"
         (_LOOP, "{% for m in messages %}{{ m.role }}{% endfor %}"),
         (_LOOP, "{% for m in messages[1:] %}{{ m.content }}{% endfor %}"),
         ("{{ 1 }}", "{{ true }}"),

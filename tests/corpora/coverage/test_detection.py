@@ -26,6 +26,7 @@ def _coverage(*texts: str) -> tuple[Coverage, ...]:
         (_TEXT + "{% if false %}{{ f(messages) }}{% endif %}", False),
         (_TEXT.replace("messages", "messages[1:]"), False),
         ("{# \"developer\" #}" + _TEXT, False),
+        ("{# revision 8 #}" + _TEXT, False),
     ],
 )  # fmt: skip
 def test_what_is_read(other: str, *, same: bool) -> None:
