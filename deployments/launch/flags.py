@@ -29,7 +29,7 @@ class Flag(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    type: Literal["bool", "int", "float", "str", "list", "json", "maybe", "size", "tokens"]
+    type: Literal["bool", "int", "float", "str", "list", "json", "maybe", "size", "tokens", "each"]
     use: Literal["path", "read", "arg", "harmless", "secret"]
     path: str | None = None
     why: Literal["front", "log", "memory", "batch", "load", "place", "output"] | None = None
@@ -214,6 +214,13 @@ class _Reader:
                 raise InputError(f"--{name} takes no value", where=self._source, hint=f"write --{name} or --no-{name}")
             self._flags[name] = Given(yes)
             return at
+        if flag.type == "each":
+            word = here or next(self._arguments(at), None)
+            if word is None:
+                raise self._missing(name)
+            before = self._flags.get(name, Given([]))
+            self._flags[name] = Given([*before.value, word.text], (*before.expansions, *word.expansions))
+            return at if here is not None else at + 1
         if flag.type == "list":
             values = [here] if here is not None else list(self._arguments(at))
             if not values:

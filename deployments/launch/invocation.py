@@ -19,8 +19,10 @@ _SERVER_MODULES = {
     "vllm.entrypoints.openai.api_server": "vllm",
     "vllm.entrypoints.api_server": "vllm",
     "sglang.launch_server": "sglang",
+    "lmcache.v1.multiprocess.server": "lmcache",
+    "lmcache.v1.multiprocess.http_server": "lmcache",
 }
-_SERVER_COMMANDS = ("vllm", "sglang")  # followed by `serve`
+_SERVER_COMMANDS = {"vllm": "serve", "sglang": "serve", "lmcache": "server"}
 _ONE_LINE = "give the line that starts one server"
 # Images of the programs in front of a server, which bear its name.
 _NO_SERVER = ("router", "proxy", "gateway", "exporter", "scheduler", "frontend", "operator")
@@ -43,7 +45,7 @@ class Invocation:
     """The engine's command.
 
     Attributes:
-        engine: whose server it is (``"vllm"``, ``"sglang"``).
+        engine: whose server it is (``"vllm"``, ``"sglang"``); ``"lmcache"`` is the server of a store.
         arguments: the words after ``vllm serve`` or the server module.
         positional_model: the model may stand without a flag (``vllm serve MODEL``).
         environment: variables that the text sets for the engine.
@@ -75,6 +77,18 @@ def find_invocation(text: str, source: str) -> Invocation:
     Raises:
         InputError: none, more than one, or a shell inside a shell inside a shell.
     """
+    found = servers_in_script(text, source)
+    if len(found) > 1:
+        raise InputError(f"starts {len(found)} servers", where=source, hint=_ONE_LINE)
+    return found[0]
+
+
+def servers_in_script(text: str, source: str) -> list[Invocation]:
+    """Find the servers that the text starts.
+
+    Raises:
+        InputError: none, or a shell inside a shell inside a shell.
+    """
     found = _in_script(split_script(text, source), Shell(), _Text(source), depth=0)
     if not found:
         raise InputError(
@@ -82,9 +96,7 @@ def find_invocation(text: str, source: str) -> Invocation:
             where=source,
             hint="expected 'vllm serve MODEL ...', vLLM's or SGLang's server module, or a docker run of one",
         )
-    if len(found) > 1:
-        raise InputError(f"starts {len(found)} servers", where=source, hint=_ONE_LINE)
-    return found[0]
+    return found
 
 
 def servers_in_container(run: ContainerRun, source: str) -> list[Invocation]:
@@ -130,7 +142,7 @@ def _in_command(command: Sequence[Word], shell: Shell, text: _Text, depth: int) 
         if word.text in text.scripts and not word.expansions and _runs(command[:at]):
             script = Word(_decoded(text.scripts[word.text], word.text, text.source))
             return _in_nested(script, command[at + 1 :], _before_shell(command[:at]), shell, text, depth)
-        if name in _SERVER_COMMANDS and following[:1] == ["serve"]:
+        if name in _SERVER_COMMANDS and following[:1] == [_SERVER_COMMANDS[name]]:
             return [_invocation(name, command[at + 2 :], name == "vllm", shell, command[:at])]
         if word.text == "-m" and following[:1] and (engine := _SERVER_MODULES.get(following[0])) is not None:
             return [_invocation(engine, command[at + 2 :], False, shell, command[:at], module=True)]

@@ -57,7 +57,7 @@ def kubernetes_servers(files: Sequence[tuple[str, bytes]]) -> list[Server]:
     given = _Given(objects)
     found = []
     for one in objects:
-        images: dict[str, tuple[str, str]] = {}
+        images: dict[str, tuple[str, str, str]] = {}
         for path, spec in pod_specs(one):
             for container in _containers(spec):
                 name = text(container.get("name") or "", f"{one.where}: {path}")
@@ -66,7 +66,7 @@ def kubernetes_servers(files: Sequence[tuple[str, bytes]]) -> list[Server]:
                 servers = servers_in_container(run, source)
                 if len(servers) > 1:
                     raise InputError("starts more than one server", where=source)
-                _refuse_other_build(run.image, source, images)
+                _refuse_other_build(run.image, path, source, images)
                 names = frozenset({name, one.name, one.shown, path.rpartition(".")[0].rpartition(".")[2]} - {""})
                 pool = clean_text(one.name or name) or "..."
                 found += [Server(names, pool, source, server) for server in servers]
@@ -79,15 +79,15 @@ def _containers(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     yield from (one for one in mappings(spec.get("initContainers")) if one.get("restartPolicy") == "Always")
 
 
-def _refuse_other_build(image: Word, source: str, seen: dict[str, tuple[str, str]]) -> None:
+def _refuse_other_build(image: Word, path: str, source: str, seen: dict[str, tuple[str, str, str]]) -> None:
     """Leader and workers of one group compute together: they cannot be two builds of one image."""
     if image.expansions:
         return
     name = read_image(image.text).name
-    before = seen.setdefault(name, (image.text, source))
-    if before[0] != image.text:
+    reference, pod, other = seen.setdefault(name, (image.text, path, source))
+    if reference != image.text and pod != path:
         raise InputError(
-            f"runs another build of {clean_text(name) or 'the image'} than its own group does ({before[1]})",
+            f"runs another build of {clean_text(name) or 'the image'} than its own group does ({other})",
             where=source,
             hint="give every pod of a group the same image",
         )

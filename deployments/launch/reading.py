@@ -9,13 +9,14 @@ from typing import Literal
 
 from kvgate.deployments.launch.compose import compose_servers, is_compose
 from kvgate.deployments.launch.facts import LaunchFacts
-from kvgate.deployments.launch.invocation import Invocation, find_invocation
+from kvgate.deployments.launch.invocation import Invocation, find_invocation, servers_in_script
 from kvgate.deployments.launch.kubernetes import kubernetes_servers
 from kvgate.deployments.launch.named_files import NamedFiles
 from kvgate.deployments.launch.objects import is_kubernetes
 from kvgate.deployments.launch.pools import as_pools, pools_differ_in
 from kvgate.deployments.launch.servers import Server, chosen, named
 from kvgate.deployments.launch.sglang import sglang_facts
+from kvgate.deployments.launch.store_server import ENGINE, with_store
 from kvgate.deployments.launch.vllm import vllm_facts
 from kvgate.rules.errors import InputError
 
@@ -65,13 +66,27 @@ def read_launch(files: Sequence[LaunchFile]) -> list[LaunchFacts]:
         [one for one in files if kinds[one.name] == kind] for kind in ("kubernetes", "compose", "line", "data")
     )
     handed = _Handed(data)
-    found = [_line(one, handed) for one in lines]
+    started = [(servers_of_line(one), [one]) for one in lines]
+    started += [(compose_servers(one.name, one.data), [one]) for one in projects]
     if objects:
-        servers = kubernetes_servers([(one.name, one.data) for one in objects])
-        found.append(_deployment(servers, objects, handed))
-    found += [_deployment(compose_servers(one.name, one.data), [one], handed) for one in projects]
+        started.append((kubernetes_servers([(one.name, one.data) for one in objects]), objects))
+    stores = [one for servers, _ in started for one in servers if one.run.engine == ENGINE]
+    engines = [([one for one in servers if one.run.engine != ENGINE], given) for servers, given in started]
+    # A file that starts a store alone belongs to the others.
+    engines = [(own, given) for (own, given), (all_, _) in zip(engines, started, strict=True) if own or not all_]
+    if not engines and stores:
+        raise InputError("starts a store and no engine", where=stores[0].source, hint="give the engine's file as well")
+    found = [_deployment(own, given, handed) for own, given in engines]
     handed.refuse_unused()
-    return found
+    return [_connected(one, stores) for one in found]
+
+
+def _connected(facts: LaunchFacts, stores: Sequence[Server]) -> LaunchFacts:
+    """Return the facts with what the store's server says; with several that differ, nobody knows which one serves."""
+    told = [with_store(facts, one.run, one.source) for one in stores]
+    if not told or any(replace(one, notes=()) != replace(told[0], notes=()) for one in told[1:]):
+        return facts
+    return told[0]
 
 
 def bare_facts(engine: str) -> LaunchFacts:
@@ -117,10 +132,20 @@ class _Handed:
                 )
 
 
-def _line(file: LaunchFile, handed: _Handed) -> LaunchFacts:
-    if file.only is not None:
-        raise InputError("is one launch line: there is nothing to choose from", where=f"{file.name}#{file.only}")
-    return handed.facts(find_invocation(file.text(), file.name), file.name, file.beside)
+def servers_of_line(file: LaunchFile) -> list[Server]:
+    """Find the servers that a script starts: an engine's, and the store's that it is connected to.
+
+    Raises:
+        InputError: none, or two of a kind.
+    """
+    found = servers_in_script(file.text(), file.name)
+    for store in (True, False):
+        same = [one for one in found if (one.engine == ENGINE) == store]
+        if len(same) > 1:
+            raise InputError(
+                f"starts {len(same)} servers", where=file.name, hint="give the line that starts one server"
+            )
+    return [Server(frozenset(), file.name, file.name, one, file.beside) for one in found]
 
 
 def _deployment(servers: Sequence[Server], files: Sequence[LaunchFile], handed: _Handed) -> LaunchFacts:
@@ -136,7 +161,7 @@ def _deployment(servers: Sequence[Server], files: Sequence[LaunchFile], handed: 
     """
     only = [one.only for one in files if one.only is not None]
     servers = chosen(servers, only, _where(files))
-    facts = [handed.facts(one.run, one.source, {}) for one in servers]
+    facts = [handed.facts(one.run, one.source, one.beside) for one in servers]
     different = [one for at, one in enumerate(facts) if all(_bare(one) != _bare(other) for other in facts[:at])]
     if len(different) == 1:
         return facts[0]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from kvgate.deployments.launch.invocation import Invocation
 from kvgate.rules.errors import InputError
@@ -19,13 +19,15 @@ class Server:
         names: what it can be told apart by: the object, its container, the part of the object.
         pool: what to call it among others of one deployment.
         source: what to call it.
-        run: the engine's command, and the files that are mounted for it.
+        run: the server's command, and the files that are mounted for it.
+        beside: the files of this machine that it may name.
     """
 
     names: frozenset[str]
     pool: str
     source: str
     run: Invocation
+    beside: Mapping[str, bytes] = field(default_factory=dict)
 
 
 def chosen(servers: Sequence[Server], only: Sequence[str], where: str) -> list[Server]:
