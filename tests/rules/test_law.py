@@ -161,6 +161,7 @@ CONTEXTS: dict[str, dict[str, Any]] = {
     "pinned": {"weights.checkpoint": None, "weights.hub": {"repo": "acme/support-8b", "commit": "b" * 40}},
     "published": {"weights.hub": {"repo": "acme/support-8b", "commit": "b" * 40, "files": PUBLISHED}},
     "bare": {"engine.image": None, "engine.packages": None},
+    "tokenizer built elsewhere": {"tokenizer.built_by": {"transformers": "5.24.0", "tokenizers": "0.23.3"}},
     "old media": {"cache.version": "0.5.1", "request_features": ["multimodal"]},
     "cells on a condition": {**base("sglang-hicache-file"), "cache.namespace": None},
     "entries of the worker": base("vllm-apc"),
