@@ -38,8 +38,8 @@ def capture(
         typer.Option(
             "--from",
             metavar="FILE[#NAME]",
-            help="What starts the engine: a command or script, Kubernetes files; '-' is standard input. NAME chooses "
-            "among several servers in it. Repeatable.",
+            help="What starts the engine: a script, Kubernetes or compose files, and the configuration files that they "
+            "name; '-' is standard input. NAME chooses among several servers. Repeatable.",
         ),
     ] = None,
     adapter: Annotated[
@@ -100,6 +100,7 @@ def capture(
 
     Examples:
       kvgate capture /models/llama --from serve.sh -o release-7/
+      kvgate capture /models/llama --from deploy.yaml --from config-maps.yaml -o release-7/
       kvgate capture org/name@0e9e39f --from serve.sh --adapter billing=adapters/billing -o release-7/
       kvgate capture /models/llama --from serve.sh --renderer tokens.jsonl -o release-7/
       kvgate capture /models/llama --from serve.sh --endpoint http://127.0.0.1:8000 -o release-7/

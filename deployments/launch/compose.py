@@ -15,14 +15,13 @@ from kvgate.deployments.launch.invocation import servers_in_container
 from kvgate.deployments.launch.objects import mapping
 from kvgate.deployments.launch.secrets import clean_text
 from kvgate.deployments.launch.servers import Server
-from kvgate.deployments.launch.shell import Word
+from kvgate.deployments.launch.shell import MAX_TEXT, Word
 from kvgate.rules.document import TwoWays, parse_foreign_documents
 from kvgate.rules.errors import InputError
 
 _RENDERED = "give what is deployed: the output of `docker compose config`"
 _PROJECT = "the project's name, which is part of the volume's"
 _VARIABLE = re.compile(r"\$(?:\$|\{([A-Za-z_][A-Za-z0-9_]*)[^}]{0,400}\}|([A-Za-z_][A-Za-z0-9_]*))")
-_MAX_WORDS = 128 * 1024  # characters of a command, as in a script
 
 
 def is_compose(text: str) -> bool:
@@ -84,6 +83,8 @@ def _word(value: Any, where: str) -> Word:
         raise InputError("is read differently by different YAML tools", where=where, hint="put it in quotes")
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise InputError("is not a text", where=where, hint="put it in quotes")
+    if len(str(value)) > MAX_TEXT:
+        raise InputError(f"more than the {MAX_TEXT:,} characters that a launch line may have", where=where)
     labels: list[str] = []
 
     def replaced(match: re.Match[str]) -> str:
@@ -103,8 +104,6 @@ def _words(value: Any, where: str) -> list[Word]:
     if isinstance(value, list):
         return [_word(item, where) for item in value]
     whole = _word(value, where)
-    if len(whole.text) > _MAX_WORDS:
-        raise InputError(f"{len(whole.text):,} characters is more than a command has", where=where)
     try:
         words = shlex.split(whole.text)
     except ValueError:

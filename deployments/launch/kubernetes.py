@@ -10,7 +10,15 @@ from typing import Any
 from kvgate.deployments.launch.containers import ContainerRun, read_image
 from kvgate.deployments.launch.filled import container_word, filled_word
 from kvgate.deployments.launch.invocation import servers_in_container
-from kvgate.deployments.launch.objects import KubernetesObject, mapping, mappings, pod_specs, read_objects, text
+from kvgate.deployments.launch.objects import (
+    KubernetesObject,
+    mapping,
+    mappings,
+    pod_specs,
+    read_objects,
+    short_text,
+    text,
+)
 from kvgate.deployments.launch.secrets import clean_text
 from kvgate.deployments.launch.servers import Server
 from kvgate.deployments.launch.shell import Word
@@ -60,7 +68,7 @@ def kubernetes_servers(files: Sequence[tuple[str, bytes]]) -> list[Server]:
         images: dict[str, tuple[str, str, str]] = {}
         for path, spec in pod_specs(one):
             for container in _containers(spec):
-                name = text(container.get("name") or "", f"{one.where}: {path}")
+                name = short_text(container.get("name") or "", f"{one.where}: {path}")
                 source = f"{one.where}: {one.shown}, container {clean_text(name) or '...'}"
                 run = _container_run(container, spec, one, given, source)
                 servers = servers_in_container(run, source)
@@ -99,7 +107,7 @@ def _container_run(
     environment, undisclosed = _environment(container, one.namespace, given, source)
     known = environment
     words = {
-        key: [container_word(text(item, f"{source}: {key}"), known) for item in _list(container.get(key))]
+        key: [container_word(short_text(item, f"{source}: {key}"), known) for item in _list(container.get(key))]
         for key in ("command", "args")
     }
     image = container.get("image")
@@ -107,7 +115,7 @@ def _container_run(
     hooks = mapping(container.get("lifecycle"))
     command = words["command"]
     return ContainerRun(
-        image=filled_word(text(image, f"{source}: image")) if image else _NO_IMAGE,
+        image=filled_word(short_text(image, f"{source}: image")) if image else _NO_IMAGE,
         entrypoint=command[0] if command else None,
         arguments=(*command[1:], *words["args"]),
         environment=environment,
@@ -147,7 +155,7 @@ def _environment(
             for variable in filter(_VARIABLE.fullmatch, _names(one)):  # other keys are skipped
                 found[prefix + variable] = None if texts is None else filled_word(texts.get(variable, ""))
     for entry in mappings(container.get("env")):
-        name = text(entry.get("name") or "", f"{source}: env")
+        name = short_text(entry.get("name") or "", f"{source}: env")
         where = f"{source}: env {clean_text(name) or '...'}"
         reference = mapping(mapping(entry.get("valueFrom")).get("configMapKeyRef"))
         value: Word | None = None
@@ -156,7 +164,7 @@ def _environment(
             key = str(reference.get("key"))
             value = filled_word(texts[key]) if key in texts else None
         elif not entry.get("valueFrom"):
-            value = container_word(text(entry.get("value", ""), where), tuple(found.items()))
+            value = container_word(short_text(entry.get("value", ""), where), tuple(found.items()))
         found[name] = value
     return tuple(found.items()), undisclosed
 

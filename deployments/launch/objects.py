@@ -9,6 +9,7 @@ from typing import Any
 
 from kvgate.deployments.launch.filled import GO_TEMPLATE
 from kvgate.deployments.launch.secrets import clean_text
+from kvgate.deployments.launch.shell import MAX_TEXT
 from kvgate.rules.document import TwoWays, parse_foreign_documents
 from kvgate.rules.errors import InputError
 
@@ -132,6 +133,18 @@ def text(value: Any, where: str) -> str:
     if not isinstance(value, str) or isinstance(value, TwoWays):
         raise InputError("is not a text", where=where, hint="put it in quotes")
     return value
+
+
+def short_text(value: Any, where: str) -> str:
+    """Return a text as :func:`text` does, that is no longer than a launch line may be.
+
+    Raises:
+        InputError: it is no text, or longer.
+    """
+    found = text(value, where)
+    if len(found) > MAX_TEXT:
+        raise InputError(f"{len(found):,} characters is more than the {MAX_TEXT:,} a launch line may have", where=where)
+    return found
 
 
 def mapping(value: Any) -> Mapping[str, Any]:

@@ -51,7 +51,7 @@ def chosen(servers: Sequence[Server], only: Sequence[str], where: str) -> list[S
         raise InputError(
             "no container starts a server that kvgate reads",
             where=where,
-            hint="expected a command or arguments of vLLM, or its own image",
+            hint="expected a command of vLLM or SGLang, or vLLM's own image",
         )
     return leading or meant
 

@@ -214,6 +214,34 @@ def test_a_file_that_the_launch_line_names_is_read_beside_it(run: Run, recorded:
     assert recorded.asked["launch"][0].values["engine.block_size"] == 64
 
 
+POOLS = """apiVersion: v1
+kind: Pod
+metadata: {name: %s}
+spec:
+  containers:
+    - {name: engine, image: "vllm/vllm-openai:v0.33.0", args: [m, -tp, "$(TP)"], env: [{name: TP, value: "%d"}]}
+---
+"""
+
+
+def test_deployment_files_are_read_together_and_a_name_chooses(run: Run, recorded: Recorded, tmp_path: Path) -> None:
+    (tmp_path / "prefill.yaml").write_text(POOLS % ("prefill", 2))
+    (tmp_path / "decode.yaml").write_text(POOLS % ("decode", 4))
+    files = ("--from", "prefill.yaml", "--from", "decode.yaml")
+    assert run("capture", "m", *files, "-o", "out").code == 0
+    (facts,) = recorded.asked["launch"]
+    assert {role["name"]: role["set"]["parallelism.tensor"] for role in facts.values["roles"]} == {
+        "prefill": 2,
+        "decode": 4,
+    }
+    assert run("capture", "m", *files[:3], "decode.yaml#decode", "-o", "out").code == 0
+    assert recorded.asked["launch"][0].values["parallelism.tensor"] == 4
+    refused = run("capture", "m", "--from", "prefill.yaml#other", "-o", "out")
+    assert (refused.code, "no server is called 'other'" in refused.err) == (3, True)
+    assert run("capture", "m", "--from", "-", "-o", "out", stdin=(POOLS % ("p", 8)).encode()).code == 0
+    assert recorded.asked["launch"][0].values["parallelism.tensor"] == 8
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
