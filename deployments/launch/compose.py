@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kvgate.deployments.launch.containers import ContainerRun, Mount
+from kvgate.deployments.launch.containers import ContainerRun, Mount, completed_elsewhere
 from kvgate.deployments.launch.invocation import servers_in_container
 from kvgate.deployments.launch.objects import mapping
 from kvgate.deployments.launch.secrets import clean_text
@@ -60,13 +60,13 @@ def _container(service: Mapping[str, Any], project: Mapping[str, Any], where: st
     entrypoint = _words(service.get("entrypoint"), f"{where}: entrypoint")
     command = _words(service.get("command"), f"{where}: command")
     image = service.get("image")
-    known = image is not None and "build" not in service
+    built = "build" in service
     undisclosed = ["the env_file was not read, and it may set any variable"] if service.get("env_file") else []
     if service.get("extends"):
         undisclosed.append("the service extends another, which may set any variable")
     altered = [f"`{key}` mounts what the file does not show" for key in ("volumes_from", "extends") if service.get(key)]
-    return ContainerRun(
-        image=_word(image, f"{where}: image") if known else Word("", ("that is built from a folder",)),
+    run = ContainerRun(
+        image=Word("", ("that is built from a folder",)) if built else _word(image or "", f"{where}: image"),
         entrypoint=entrypoint[0] if entrypoint else None,
         arguments=(*entrypoint[1:], *command),
         environment=_environment(service.get("environment"), f"{where}: environment"),
@@ -75,6 +75,7 @@ def _container(service: Mapping[str, Any], project: Mapping[str, Any], where: st
         altered=tuple(altered),
         workdir=bool(service.get("working_dir")),
     )
+    return run if image or built else completed_elsewhere(run)
 
 
 def _word(value: Any, where: str) -> Word:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kvgate.deployments.launch.shell import Word
 from kvgate.rules.errors import InputError
@@ -95,6 +95,16 @@ class ContainerRun:
     altered: tuple[str, ...] = ()
     workdir: bool = False
     files: Mapping[str, bytes] = field(default_factory=dict)
+
+
+def completed_elsewhere(run: ContainerRun) -> ContainerRun:
+    """Return a container whose file names no image: it changes one of another file, which may set anything else."""
+    return replace(
+        run,
+        image=Word("", ("that another file names",)),
+        undisclosed=(*run.undisclosed, "the file names no image: another one completes it, and may set any variable"),
+        mounts=(Mount("", "/", ("another file says it",)), *run.mounts),
+    )
 
 
 def read_container_run(words: Sequence[Word], source: str) -> ContainerRun:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kvgate.deployments.launch.containers import ContainerRun, read_image
+from kvgate.deployments.launch.containers import ContainerRun, completed_elsewhere, read_image
 from kvgate.deployments.launch.filled import container_word, filled_word
 from kvgate.deployments.launch.invocation import servers_in_container
 from kvgate.deployments.launch.objects import (
@@ -26,7 +26,6 @@ from kvgate.deployments.launch.volumes import mounted
 from kvgate.rules.errors import InputError
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_NO_IMAGE = Word("", ("that another file names",))
 
 
 @dataclass(frozen=True)
@@ -114,8 +113,8 @@ def _container_run(
     mounts, files = mounted(container, spec, one, lambda name: given.texts(name, one.namespace), source)
     hooks = mapping(container.get("lifecycle"))
     command = words["command"]
-    return ContainerRun(
-        image=filled_word(short_text(image, f"{source}: image")) if image else _NO_IMAGE,
+    run = ContainerRun(
+        image=filled_word(short_text(image, f"{source}: image")),
         entrypoint=command[0] if command else None,
         arguments=(*command[1:], *words["args"]),
         environment=environment,
@@ -127,6 +126,7 @@ def _container_run(
         workdir=bool(container.get("workingDir")),
         files=files,
     )
+    return run if image else completed_elsewhere(run)
 
 
 def _environment(

@@ -36,9 +36,9 @@ def mounted(
     Raises:
         InputError: a mount of a volume that the pod does not have.
     """
-    volumes = {volume.get("name"): volume for volume in mappings(spec.get("volumes"))}
+    volumes = {str(volume.get("name")): volume for volume in mappings(spec.get("volumes"))}
     templates = mappings(mapping(one.data.get("spec")).get("volumeClaimTemplates"))
-    claims = {mapping(template.get("metadata")).get("name") for template in templates}
+    claims = {str(mapping(template.get("metadata")).get("name")) for template in templates}
     mounts: list[Mount] = []
     files: dict[str, bytes] = {}
     for mount in mappings(container.get("volumeMounts")):

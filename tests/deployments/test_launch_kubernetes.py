@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from kvgate.deployments.capture import capture
 from kvgate.deployments.launch import LaunchFacts, LaunchFile, parse_vllm, read_launch
 from kvgate.rules.errors import InputError
+from kvgate.rules.manifest import manifest_from
+from kvgate.rules.pools import pools as judged
 
 IMAGE = "vllm/vllm-openai:v0.33.0@sha256:" + "a" * 64
 TIERED = json.dumps(
@@ -306,6 +310,17 @@ def test_an_image_that_pins_nothing_is_not_known(image: str | None) -> None:
     assert reason(facts, "engine.version")
 
 
+def test_what_a_patch_changes_may_have_anything_else() -> None:
+    container = {
+        "image": None,
+        "command": ["bash", "-c", "vllm serve org/m -tp 2 --kv-transfer-config '" + TIERED + "'"],
+    }
+    facts = read(deployment(pod(container)))
+    assert facts.values["parallelism.tensor"] == 2
+    for path in ("engine.image", "engine.version", "engine.prefix_hash.seed", "cache.location", "engine.args"):
+        assert reason(facts, path)
+
+
 def test_a_hook_in_the_container_may_change_the_software() -> None:
     hook = {"lifecycle": {"postStart": {"exec": {"command": ["pip", "install", "x"]}}}}
     assert "postStart" in reason(read(deployment(pod(hook))), "engine.version")
@@ -331,6 +346,14 @@ def test_two_servers_of_one_model_are_pools() -> None:
     (one,) = read_launch([file(*pools(), only="decode")])
     assert one.values["parallelism.tensor"] == 4
     assert "half" in reason(one, "roles")
+
+
+@pytest.mark.usefixtures("quick")
+def test_pools_are_judged_as_pools(make_checkpoint: Any, tmp_path: Path) -> None:
+    captured = capture(str(make_checkpoint()), launch=[read(*pools())], snapshot_to=tmp_path / "tokens.jsonl")
+    manifest = manifest_from(captured.manifest, "x")
+    sizes = {pool.name: pool.manifest.value("parallelism.tensor") for pool in judged(manifest)}
+    assert sizes == {"prefill": 2, "decode": 4}
 
 
 def test_what_one_pool_does_not_tell_is_not_known() -> None:
