@@ -128,7 +128,8 @@ class _Handed:
                 raise InputError(
                     "starts no server, and no launch file given with it names it",
                     where=one.name,
-                    hint="give the file that starts the server: a script, or Kubernetes objects",
+                    hint="give the file that starts the server: a script, Kubernetes objects, or what `helm template` "
+                    "makes of values",
                 )
 
 

@@ -51,7 +51,8 @@ def chosen(servers: Sequence[Server], only: Sequence[str], where: str) -> list[S
         raise InputError(
             "no container starts a server that kvgate reads",
             where=where,
-            hint="expected a command of vLLM or SGLang, or vLLM's own image",
+            hint="expected a command of vLLM or SGLang, or vLLM's own image; of a custom resource give the pods that "
+            "its controller makes (`kubectl get pods -o yaml`)",
         )
     return leading or meant
 

@@ -336,6 +336,24 @@ def pools(*, model: str = "org/m", **decode: Any) -> list[dict[str, Any]]:
     return [deployment(first, name="prefill"), deployment(second, name="decode")]
 
 
+def running(name: str) -> dict[str, Any]:
+    """A pod as the cluster shows it: with a token of its own, a status, and what the controller noted."""
+    token = f"kube-api-access-{name}"
+    container = {"volumeMounts": [{"name": token, "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}]}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "uid": name, "annotations": {"note": name}},
+        "spec": pod(container, volumes=[{"name": token, "projected": {"sources": [{"serviceAccountToken": {}}]}}]),
+        "status": {"podIP": name},
+    }
+
+
+def test_the_replicas_of_one_server_are_one_deployment() -> None:
+    listed = {"apiVersion": "v1", "kind": "List", "items": [running("a"), running("b")]}
+    assert said(read(listed)) == said(line("vllm serve org/m"))
+
+
 def test_two_servers_of_one_model_are_pools() -> None:
     facts = read(*pools())
     assert facts.model == "org/m"
