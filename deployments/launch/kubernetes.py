@@ -150,6 +150,7 @@ def _environment(
             if one is None:
                 shown = clean_text(str(name)) or "..."
                 undisclosed.append(f"the {kind} {shown} was not given, and it may set any variable")
+                found = dict.fromkeys(found)  # those of the entries before it among them
                 continue
             texts = given.texts(name, namespace) if kind == "ConfigMap" else None
             for variable in filter(_VARIABLE.fullmatch, _names(one)):  # other keys are skipped

@@ -15,9 +15,6 @@ class NamedFiles(Mapping[str, bytes]):
 
     A path inside a container is looked up where it is mounted from, and nowhere else: the file of that name on this
     machine would be another one.
-
-    Attributes:
-        used: which of the files that were handed in were asked for.
     """
 
     def __init__(self, run: Invocation, beside: Mapping[str, bytes], handed: Mapping[str, bytes]) -> None:
@@ -31,14 +28,13 @@ class NamedFiles(Mapping[str, bytes]):
         self._run = run
         self._beside = beside
         self._handed = handed
-        self.used: set[str] = set()
+        self._names: dict[str, str] = {}
 
     def __getitem__(self, name: str) -> bytes:
         if name in self._run.files:
             return self._run.files[name]
-        last = PurePosixPath(name).name
-        if last in self._handed:
-            self.used.add(last)
+        if (last := self._handed_as(name)) is not None:
+            self._names[last] = name
             return self._handed[last]
         here = self._here(name)
         if here is None:
@@ -50,10 +46,18 @@ class NamedFiles(Mapping[str, bytes]):
             return False
         here = self._here(name)
         return (
-            name in self._run.files
-            or PurePosixPath(name).name in self._handed
-            or (here is not None and here in self._beside)
+            name in self._run.files or self._handed_as(name) is not None or (here is not None and here in self._beside)
         )
+
+    @property
+    def used(self) -> set[str]:
+        """Which of the files that were handed in were asked for."""
+        return set(self._names)
+
+    def _handed_as(self, name: str) -> str | None:
+        """Return which file that was handed in a path means; one stands for one path only."""
+        last = PurePosixPath(name).name
+        return last if last in self._handed and self._names.get(last, name) == name else None
 
     def _here(self, name: str) -> str | None:
         """Return the path on this machine."""

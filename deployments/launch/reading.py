@@ -113,7 +113,13 @@ class _Handed:
     """The files that were handed in for servers to read, and whether any does."""
 
     def __init__(self, files: Sequence[LaunchFile]) -> None:
-        self._files = {PurePosixPath(one.name).name: one for one in files}
+        self._files: dict[str, LaunchFile] = {}
+        for one in files:
+            last = PurePosixPath(one.name).name
+            if last in self._files:
+                message = f"has the name of {self._files[last].name}: which of them is read is not known"
+                raise InputError(message, where=one.name, hint="give one of them")
+            self._files[last] = one
         self._used: set[str] = set()
 
     def facts(self, run: Invocation, source: str, beside: Mapping[str, bytes]) -> LaunchFacts:

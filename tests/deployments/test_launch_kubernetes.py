@@ -240,9 +240,22 @@ def test_variables_from_config_maps_and_secrets() -> None:
     assert "VLLM_FROM_ELSEWHERE" in reason(facts, "engine.args")
     assert "hunter2" not in repr(facts)
     facts = read(deployment(pod(container)), *maps)
-    assert "the Secret s was not given" in reason(facts, "engine.args")
+    assert "the Secret s was not given" in reason(facts, "engine.kv_layout")
     container["envFrom"] = entries[:2]
     assert read(deployment(pod(container)), *maps).values["engine.args"] == {"VLLM_USE_X": "1", "VLLM_Y": "1.2"}
+
+
+def test_what_was_not_given_may_set_what_was_set_before_it() -> None:
+    size = config_map("env", {"SIZE": "2"})
+
+    def tensor(*order: str) -> Any:
+        sources = [{"configMapRef": {"name": name}} for name in order]
+        return read(deployment(pod({"envFrom": sources, "args": ["-tp", "$(SIZE)"]})), size).values.get(
+            "parallelism.tensor"
+        )
+
+    assert tensor("env") == tensor("other", "env") == 2
+    assert tensor("env", "other") is None
 
 
 @pytest.mark.parametrize(

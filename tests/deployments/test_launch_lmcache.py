@@ -123,6 +123,15 @@ def test_a_file_for_the_engine_itself_is_handed_in_as_well() -> None:
     assert facts.values["parallelism.tensor"] == 2
 
 
+def test_a_file_that_was_handed_in_stands_for_one_path() -> None:
+    line = served("LMCACHE_CONFIG_FILE=/etc/lmcache/c.yaml").data.decode() + " --config /etc/vllm/c.yaml"
+    (facts,) = read_launch([LaunchFile("serve.sh", line.encode()), LaunchFile("c.yaml", b"chunk_size: 64\n")])
+    assert cache(facts)["chunk_size"] == 64
+    assert "was not given" in dict(facts.unknown)["parallelism.tensor"]
+    with pytest.raises(InputError, match="has the name of a/c"):
+        read_launch([served(), LaunchFile("a/c.yaml", b"{}"), LaunchFile("b/c.yaml", b"{}")])
+
+
 def test_a_path_in_a_container_is_not_one_of_this_machine() -> None:
     beside = {"/etc/vllm.yaml": b"tensor-parallel-size: 2\n", "/host/vllm.yaml": b"tensor-parallel-size: 4\n"}
     run = "docker run {} vllm/vllm-openai:v0.33.0 org/m --config /etc/vllm.yaml"
