@@ -83,6 +83,6 @@ def test_a_tenant_in_evidence(kvgate: Kvgate, silent: Silent, capture: Capture, 
     assert (ran.code, ran.out.splitlines()[-1]) == (20, "clear")
     silent(ran)
     record = json.loads((tmp_path / "out" / "r.json").read_text())["predicate"]
-    (shown,) = record["evidence"]
+    (shown,) = (one for one in record["evidence"] if one["kind"] == "tenant-canary")
     assert (shown["scope"], shown["figures"]["seen"]) == ("tenant", 3)
     assert kvgate("record", "verify", "out/r.json").code == 0

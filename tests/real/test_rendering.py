@@ -20,7 +20,7 @@ from tests.real.rendering import directly, load, quickly
 PARTS = 8  # tests that the templates are spread over, so that workers share them
 # Of the branches of all templates, the share that the diagnostic corpus runs; the rest cannot be reached through
 # transformers and an engine (a loop over an empty list behind a test that it is not, arguments left as JSON text).
-SHARE = 0.9
+SHARE = 0.85  # of branches: one that ends in an error never counts, and templates have many of those
 
 
 @pytest.mark.parametrize("name", MODELS)
