@@ -21,7 +21,7 @@ from kvgate.rules.finding import Finding
 from kvgate.rules.manifest import Manifest
 from kvgate.rules.namespace import Derived, derive
 from kvgate.rules.pack import Discharge, Obligation, Rule
-from kvgate.rules.pools import Pool, facing, pools
+from kvgate.rules.pools import Pool, crossing, facing, pools
 from kvgate.rules.privacy import redacted
 from kvgate.rules.profile import Coverer, cover
 from kvgate.rules.settling import waive
@@ -69,19 +69,44 @@ def find(case: Case) -> Found:
     findings += _new(findings, _pools(case, news))
     boundaries: list[Between] = []
     for index, old in enumerate(case.old):
-        for mine, other in facing(pools(old), news):
-            found, boundary = _pair(case, _sides(case, mine.manifest, other.manifest, derived), index)
-            name = None if mine.name == other.name is None else f"{mine.name or 'old'} -> {other.name or 'new'}"
-            boundaries.append(Between(index, name, boundary))
-            # A pool has no pools: their lists are compared once, for the whole deployment.
-            own = [one for one in found if name is None or one.change.dimension != "roles"]
-            findings += _new(findings, [_in_pool(one, name) for one in own])
-        findings += _new(findings, _pools_changed(case, old, index, derived))
+        olds = pools(old)
+        paired = [_face(case, pair, derived, index) for pair in facing(olds, news)]
+        if any(found.obligations for pair in paired for found in pair.findings):
+            paired += [_across(_face(case, pair, derived, index)) for pair in crossing(olds, news)]
+        boundaries += [Between(index, pair.name, pair.boundary) for pair in paired]
+        for pair in paired:
+            findings += _new(findings, [_in_pool(one, pair.name) for one in pair.findings])
+        findings += _new(findings, _pools_changed(case, old, index, derived, paired))
     new_cover = cover(case.new, case.profiles)
     if not case.old:
         findings += _first(case, news, derived)
     waived, unused = waive(findings, case)
     return Found(tuple(waived), tuple(boundaries), new_cover, derived, tuple(unused))
+
+
+@dataclass(frozen=True)
+class _Faced:
+    """An old pool and a new one (``None`` for a deployment that has none), and what was found between them."""
+
+    name: str | None
+    sides: Sides
+    boundary: Boundary
+    findings: Sequence[Finding]
+
+
+def _face(case: Case, pair: tuple[Pool, Pool], derived: Derived, index: int) -> _Faced:
+    mine, other = pair
+    sides = _sides(case, mine.manifest, other.manifest, derived)
+    found, boundary = _pair(case, sides, index)
+    name = None if mine.name == other.name is None else f"{mine.name or 'old'} -> {other.name or 'new'}"
+    # A pool has no pools: their lists are compared once, for the whole deployment.
+    return _Faced(name, sides, boundary, [one for one in found if one.change.dimension != "roles"])
+
+
+def _across(pair: _Faced) -> _Faced:
+    """Leave out what lies where the new pool looks: that is said where it faces the old pool of its own name."""
+    kept = [one for one in pair.findings if one.adverse or not about_the_target(one.change)]
+    return replace(pair, findings=kept)
 
 
 def _new(known: Sequence[Finding], found: Sequence[Finding]) -> list[Finding]:
@@ -150,17 +175,24 @@ def _about_the_store(finding: Finding) -> bool:
     return finding.adverse or finding.change.kind == "producer" or about_the_target(finding.change)
 
 
-def _pools_changed(case: Case, old: Manifest, index: int, derived: Derived) -> list[Finding]:
-    """Compare the lists of pools themselves; what each pool is, is compared pool by pool."""
-    sides = _sides(case, old, case.new, derived)
-    changes = compare_roles(dimension("roles"), sides)
-    if not changes:
-        return []
-    boundary = find_boundary(sides, [])
+def _pools_changed(case: Case, old: Manifest, index: int, derived: Derived, paired: Sequence[_Faced]) -> list[Finding]:
+    """Compare the lists of pools themselves; what each pool is, is compared pool by pool.
+
+    That they differ is met where every pair of pools is kept apart. An old pool of which nothing is known may be
+    what the new deployment is in every setting, so nothing meets that it is not known.
+    """
     findings = []
-    for change in changes:
+    for change in compare_roles(dimension("roles"), _sides(case, old, case.new, derived)):
         found = _finding(case.pack.rule_for(change.dimension, change.kind), change, index)
-        findings.append(_met_by(replace(found, keys_separate=keys_answer(change, boundary, sides)), boundary, sides))
+        if not change.unverified:
+            each = [
+                _met_by(
+                    replace(found, keys_separate=keys_answer(change, one.boundary, one.sides)), one.boundary, one.sides
+                )
+                for one in paired
+            ]
+            found = max(each, key=lambda one: (len(one.open), one.may_be is not None))
+        findings.append(found)
     return findings
 
 

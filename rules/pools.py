@@ -37,15 +37,25 @@ def pools(manifest: Manifest) -> list[Pool]:
 
 
 def facing(old: Sequence[Pool], new: Sequence[Pool]) -> Iterator[tuple[Pool, Pool]]:
-    """Pair pools by name; one without a counterpart faces every pool of the other side.
-
-    Pools of one deployment are judged against each other where it is judged alone, so an old pool need not
-    face a new pool of another name that has its own counterpart.
-    """
+    """Pair pools by name; one without a counterpart faces every pool of the other side."""
     names = ({pool.name for pool in old}, {pool.name for pool in new})
     for mine in old:
         for other in new:
             if mine.name == other.name or mine.name not in names[1] or other.name not in names[0]:
+                yield mine, other
+
+
+def crossing(old: Sequence[Pool], new: Sequence[Pool]) -> Iterator[tuple[Pool, Pool]]:
+    """Pair every old pool with every new one that it does not face (:func:`facing`).
+
+    Pools of one deployment are judged against each other where it is judged alone. So these pairs are needed only
+    where the new pools are not what the old ones were: then what the old prefill pool left may have the very keys
+    of the new decode pool.
+    """
+    faced = {(mine.name, other.name) for mine, other in facing(old, new)}
+    for mine in old:
+        for other in new:
+            if (mine.name, other.name) not in faced:
                 yield mine, other
 
 

@@ -94,7 +94,9 @@ def _declared(finding: Finding, options: Options) -> Finding:
     meets = dict(finding.met)
     if "delete" in finding.obligations:
         meets.setdefault("delete", "declared: the old entries are deleted")
-    if "separate" in finding.obligations and options.strategy == "recreate" and not about_the_target(finding.change):
+    # A pool that is not known may have filed its entries where nobody looks for them to delete.
+    out_of_sight = about_the_target(finding.change) or (finding.change.dimension == "roles" and finding.unverified)
+    if "separate" in finding.obligations and options.strategy == "recreate" and not out_of_sight:
         meets.setdefault(
             "separate", "declared: old workers are drained and their entries deleted before new ones start"
         )

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from kvgate.rules.namespace import derive
 from tests.rules.clean import FORGET, clean, digest
+from tests.rules.connectors import base, spoken
 from tests.rules.deciding import NAMESPACE, REUSE, decided, rules
 
 WEIGHTS = {"weights.checkpoint.digest": digest("9"), "weights.checkpoint.kv_digest": digest("9")}
@@ -31,8 +33,6 @@ def test_a_pool_that_has_a_store_has_one_although_the_deployment_says_none() -> 
 
 
 def test_a_pool_that_stays_in_the_old_namespace_is_seen() -> None:
-    from kvgate.rules.namespace import derive
-
     roles = {"roles": [pool("decode", cache__namespace="prod-a"), pool("prefill")]}
     new = {**WEIGHTS, **roles}
     named = {**new, "cache.namespace": derive(clean(new)).id}
@@ -72,3 +72,77 @@ def test_pools_that_are_not_known_on_the_old_side_are_said_once() -> None:
         {"roles": FORGET, "parallelism.tensor": 4}, {"roles": [pool("decode", parallelism__data=2), pool("prefill")]}
     )
     assert [finding.rule for finding in decision.findings if finding.change.dimension == "roles"] == ["roles-changed"]
+
+
+# ---- every old pool shares the store with every new one while they run ----
+
+FP8 = "fp8_e4m3"
+ACROSS = [pool("decode", precision__kv_cache=FP8), pool("prefill", parallelism__tensor=2)]
+
+
+def test_what_an_old_pool_left_may_have_the_keys_of_a_new_pool_of_another_name() -> None:
+    old = {**base("lmcache"), "parallelism.tensor": 2, "precision.kv_cache": "bfloat16", "roles": ACROSS}
+    new = {**old, "parallelism.tensor": 4, "precision.kv_cache": FP8}
+    # Old decode and new prefill are both of size 2 and fp8: only the weights tell them apart.
+    decision = decided(old, {**new, **WEIGHTS})
+    assert (decision.verdict, decision.exit_code) == (NAMESPACE, 10)
+    assert any(
+        finding.open and "decode -> prefill" in finding.change.detail and finding.change.dimension == "weights"
+        for finding in decision.findings
+    )
+
+
+def test_pools_that_stay_where_they_are_are_not_asked_of_each_others_place() -> None:
+    roles = {"roles": [pool("decode", cache__namespace="a"), pool("prefill", cache__namespace="b")]}
+    assert decided(roles, roles).verdict == REUSE
+    decision = decided(roles, {**roles, "chat_template.digest": digest("9"), "chat_template.tree": digest("9")})
+    assert (decision.verdict, decision.exit_code) == (NAMESPACE, 0)
+
+
+def test_a_template_fix_of_pools_that_the_key_tells_apart() -> None:
+    roles = {"roles": [pool("decode", parallelism__tensor=4), pool("prefill")]}
+    decision = decided(roles, {**roles, "chat_template.digest": digest("9"), "chat_template.tree": digest("9")})
+    assert (decision.verdict, decision.exit_code) == (NAMESPACE, 0)
+
+
+# ---- pools that are not known ----
+
+ASKED: list[dict[str, Any]] = [
+    {},
+    {"accept": frozenset({"new-namespace"})},
+    {"accept": frozenset({"new-namespace", "clear"})},
+    {"declare_clear": True},
+    {"declare_clear": True, "strategy": "recreate"},
+]
+
+
+@pytest.mark.parametrize("options", ASKED)
+def test_nothing_meets_that_the_old_pools_are_not_known(options: dict[str, Any]) -> None:
+    """One of them may be what the new deployment is in all that the key holds, and lie where nobody deletes."""
+    front, larger = base("lmcache"), {"parallelism.tensor": 4}
+    old = {**front, "roles": [pool("p", parallelism__tensor=4), pool("d")]}
+    new = {**front, **larger, **WEIGHTS}
+    for known in (old, {**front, "roles": [pool("p"), pool("d", cache__namespace="z")]}):
+        before = decided(known, new, **options)
+        after = decided({**known, "roles": FORGET}, new, **options)
+        assert not after.accepted
+        assert before.exit_code in (0, 10)
+    named = {**new, "cache.namespace": derive(clean(new)).id}
+    assert not decided({**old, "roles": FORGET}, named, **options).accepted
+
+
+def test_that_the_pools_differ_is_met_where_every_pair_is_kept_apart() -> None:
+    front = base("lmcache")
+    new = {**front, "parallelism.tensor": 4, **WEIGHTS}
+    old = [pool("p", parallelism__tensor=8), pool("d", parallelism__tensor=16)]
+    assert decided({**front, "roles": old}, new).exit_code == 0
+    assert decided({**front, "roles": [*old, pool("e", parallelism__tensor=4)]}, new).exit_code == 10
+    named = {**WEIGHTS, "cache.namespace": derive(clean(WEIGHTS)).id}
+    assert decided({"roles": [pool("p"), pool("d", parallelism__tensor=4)]}, named).exit_code == 0
+
+
+def test_what_a_pool_files_elsewhere_is_not_cleared_with_the_rest() -> None:
+    front, options = base("aibrix"), {"declare_clear": True, "strategy": "recreate"}
+    old = {**front, "roles": [pool("p", parallelism__tensor=8), pool("d", cache__namespace="z")]}
+    for one in (old, {**old, "roles": FORGET}):
+        assert not decided(one, {**front, "parallelism.expert": 2}, profiles=spoken(), **options).accepted
