@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 
+from kvgate.rules.carried import carries
 from kvgate.rules.catalogue import dimension
 from kvgate.rules.change import Change
 from kvgate.rules.compare.sides import Sides
@@ -62,10 +64,29 @@ def producer_changes(sides: Sides) -> list[Change]:
 
 def _applies(advisory: _Advisory, old: Manifest) -> bool | None:
     """Whether a deployment's entries fall under an advisory: ``None`` where something that decides is not known."""
-    connector, version, features = (old.get(path) for path in ("cache.connector", advisory.path, "request_features"))
+    connector, version = (old.get(path) for path in ("cache.connector", advisory.path))
     answers = [
         connector.value in advisory.connectors if isinstance(connector, Known) else None,
-        version_in(version.value, advisory.range) if isinstance(version, Known) and version.value is not None else None,
-        advisory.requests in (features.value or ()) if isinstance(features, Known) else None,
+        _lies_in(version.value, advisory.range) if isinstance(version, Known) and version.value is not None else None,
+        carries(old, advisory.requests),
     ]
     return False if False in answers else None if None in answers else True
+
+
+_COMMIT = re.compile(r"[0-9a-f]{7,40}")
+
+
+def _lies_in(version: str, wanted: str) -> bool | None:
+    """Whether a version lies in a range; ``None`` for what is no release.
+
+    A candidate, a development version, a local build and a commit hold a mend or not, whatever their number says.
+    """
+    from packaging.version import InvalidVersion, Version
+
+    if _COMMIT.fullmatch(version):
+        return None
+    try:
+        found = Version(version)
+    except InvalidVersion:
+        return None
+    return None if found.is_prerelease or found.local is not None else version_in(version, wanted)
