@@ -9,18 +9,21 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+from kvgate.rules.attention import replicas_divide_attention
 from kvgate.rules.catalogue import Dimension, dimensions
 from kvgate.rules.change import measured
 from kvgate.rules.compare.maps import counting_args, counting_config
 from kvgate.rules.compare.plain import rope_reads_length
+from kvgate.rules.compare.published import names_a_part
 from kvgate.rules.compare.served import PATH as SERVED
-from kvgate.rules.compare.served import holds_checkpoint
+from kvgate.rules.compare.served import beside, holds_checkpoint
 from kvgate.rules.compare.tokens import built_by_what_serves
 from kvgate.rules.manifest import Manifest
 from kvgate.rules.values import UNKNOWN, Known
 
 _PINNED = "weights.hub"
 _FILES = "tokenizer.files"
+_OWN = f"{SERVED}.own"
 _STANDS_IN = {"weights.checkpoint.digest": _PINNED, "engine.packages": "engine.image"}
 """What is identity where the path itself is null: nothing was digested, which says nothing of what it is."""
 
@@ -42,6 +45,8 @@ def identity(manifest: Manifest) -> dict[str, Any]:
                 found[path] = value
     if (pinned := _pin(manifest)) is not None:
         found[_PINNED] = pinned
+    if manifest.value(SERVED) and holds_checkpoint(manifest) and (own := beside(manifest)) not in (None, {None}):
+        found[_OWN] = sorted(digest or "" for digest in own or ())  # apart: an engine not asked contradicts none of it
     if manifest.knows(_FILES) and not built_by_what_serves(manifest):
         found[_FILES] = manifest.value(_FILES)  # for all that is known, other files are another tokenizer
     return found
@@ -57,7 +62,7 @@ def missing_identity(manifest: Manifest) -> list[Dimension]:
         for path in dimension.identity:
             field = manifest.get(path)
             if path in _STANDS_IN and path not in known:
-                complete = _STANDS_IN[path] in known
+                complete = _STANDS_IN[path] in known and not (_STANDS_IN[path] == _PINNED and names_a_part(manifest))
             elif path in _STANDS_IN.values():
                 continue  # asked for where it stands in
             else:
@@ -71,6 +76,8 @@ def missing_identity(manifest: Manifest) -> list[Dimension]:
 
 
 def _irrelevant(dimension: Dimension, manifest: Manifest) -> bool:
+    if dimension.id == "parallelism.data" and not replicas_divide_attention(manifest):
+        return True
     path = dimension.only_with
     return path is not None and manifest.unset(path)
 
@@ -105,9 +112,11 @@ def _reduced(path: str, value: Any, manifest: Manifest) -> Any:
 
 
 def _served(value: Any, manifest: Manifest) -> Any:
-    """Return what served weights add to the checkpoint: nothing where they are shown to be it."""
-    if value is None or holds_checkpoint(manifest):
+    """Return what served weights add to the checkpoint: nothing where they are shown to be it, buffers aside."""
+    if value is None:
         return None
+    if holds_checkpoint(manifest):
+        return UNKNOWN if beside(manifest) is None else None
     claims = any(entry.get("checkpoint") is not None for entry in value.values())
     if claims and not manifest.knows("weights.checkpoint.digest"):
         return UNKNOWN

@@ -17,9 +17,9 @@ _FORM = ("engine", "engine_version", "architecture", "tensor", "pipeline")
 def compare_served(dimension: Dimension, sides: Sides) -> list[Change]:
     """Compare what the ranks of two engines hold (kinds: ``differs``, ``unverified``).
 
-    Where the ranks together hold their checkpoint, every byte of it and nothing else, the checkpoints say how
+    Where the ranks together hold their checkpoint, every byte of it and the same beside it, the checkpoints say how
     they differ, and served forms need not be the same. Nothing can be said where only one engine was asked, and
-    its weights are not shown to be its checkpoint's.
+    it is not shown to hold its checkpoint alone: buffers of its own are compared with those of the other one.
     """
     if (equal := sides.same(PATH)) is None:
         return [sides.unverified(dimension, PATH, sides.unknown_sides(PATH))]
@@ -31,11 +31,15 @@ def compare_served(dimension: Dimension, sides: Sides) -> list[Change]:
     shown = all(holds_checkpoint(side) and measured(side.get("weights.checkpoint.digest")) for side in asked)
     if len(asked) == 1:
         detail = "one engine was asked, and what it holds is not shown to be its checkpoint; ask the other one as well"
-        return [] if shown else [sides.unverified(dimension, PATH, detail)]
+        if shown and beside(asked[0]) == frozenset({None}):
+            return []
+        if shown:
+            detail = "one engine was asked, and it holds buffers beside its checkpoint; ask the other one as well"
+        return [sides.unverified(dimension, PATH, detail)]
     old, new = (side.value(PATH) for side in asked)
     if equal or _of("digest", old) == _of("digest", new):
         return []
-    if shown and _own(old) == _own(new) is not None:
+    if shown and beside(sides.old) == beside(sides.new) is not None:
         return []
     if any(_of(name, old) != _of(name, new) for name in _FORM) or any(
         entry.get(name) is None for entry in old.values() for name in _FORM
@@ -53,9 +57,10 @@ def holds_checkpoint(side: Manifest) -> bool:
     return bool(served) and checkpoint is not None and set(_of("checkpoint", served).values()) == {checkpoint}
 
 
-def _own(served: Mapping[str, Mapping[str, Any]]) -> set[str | None] | None:
+def beside(side: Manifest) -> frozenset[str | None] | None:
     """Return what the ranks hold beside their checkpoint; ``None`` where that is not known of each of them."""
-    return {entry["own"] for entry in served.values()} if all("own" in entry for entry in served.values()) else None
+    entries = (side.value(PATH) or {}).values()
+    return frozenset(entry["own"] for entry in entries) if all("own" in entry for entry in entries) else None
 
 
 def _of(name: str, served: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -81,7 +81,7 @@ def test_i19_pinned_commits_decide_where_no_digest_was_taken() -> None:
         return {**OFFLOAD, "model.revision": commit * 40, "weights.checkpoint": None, "weights.hub": hub}
 
     decision = decided(pinned("a"), pinned("b"))
-    assert (decision.verdict, decision.exit_code) == (NAMESPACE, 10)
+    assert (decision.verdict, decision.exit_code) == (NAMESPACE, 11), "other commits may hold the same weights"
     assert cause(decision).keys_separate == "no"
     assert decided(pinned("a"), pinned("a")).verdict == REUSE
 

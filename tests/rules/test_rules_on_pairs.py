@@ -108,10 +108,10 @@ PAIRS = [
         name="tail only, under another list",
     ),
     pair(
-        "weights: kv-tensors",
+        "weights: unverified",
         {"weights.hub": {"repo": "acme/support-8b", "commit": "b" * 40}},
         NAMESPACE,
-        10,
+        11,
         shared={"weights.checkpoint": None},
         old={"weights.hub": {"repo": "acme/support-8b", "commit": "a" * 40}},
         name="another pinned commit",
@@ -149,6 +149,13 @@ PAIRS = [
         NAMESPACE,
         11,
         name="one engine was asked, and it holds another checkpoint",
+    ),
+    pair(
+        "weights.served: unverified",
+        {"weights.served": served("9", checkpoint="a", own="7")},
+        NAMESPACE,
+        11,
+        name="one engine was asked, and it holds buffers of its own",
     ),
     pair(
         "weights.served: unverified",

@@ -80,6 +80,33 @@ def test_asking_does_not_move_the_derived_id_of_what_is_shown_to_be_the_checkpoi
     assert derive(clean({SERVED: served("9"), "provenance/weights.served": "declared"})).id is None
 
 
+def test_buffers_that_compare_as_others_have_an_id_of_their_own() -> None:
+    seven, eight = ({SERVED: served(ranks, "a", own)} for ranks, own in (("12", "7"), ("34", "8")))
+    assert (SERVED, "differs") in kinds(decided(seven, eight))
+    ids = [derive(clean(side)).id for side in (seven, eight, SHOWN)]
+    assert None not in ids
+    assert len(set(ids)) == 3
+    assert derive(clean({SERVED: served("56", "a", "7")})).id == ids[0], "the same ones under other ranks"
+    forgotten = [{name: value for name, value in entry.items() if name != "own"} for entry in served("12", "a", "7")]
+    assert derive(clean({SERVED: forgotten})).id is None
+
+
+def test_buffers_of_an_engine_that_was_not_asked_are_not_known() -> None:
+    own = {SERVED: served("34", "a", "8")}
+    for pair in (({}, own), (own, {})):
+        decision = decided(*pair)
+        assert (decision.exit_code, kinds(decision)) == (11, [(SERVED, "unverified")])
+
+
+def test_a_refutation_reaches_whoever_may_hold_the_same_buffers() -> None:
+    own = {SERVED: served("9", "a", "7")}
+    against = about("kv-equivalence", "refuted", own, own, reason="found on purpose")
+    for side in ({}, SHOWN, {SERVED: served("9")}, own):
+        assert any("kv" in rule for rule in rules(decided(side, side, evidence=[against])))
+    other = {SERVED: served("9", "a", "8")}
+    assert rules(decided(other, other, evidence=[against])) == []
+
+
 @pytest.mark.parametrize("asked", [{SERVED: served("9")}, SHOWN, {}], ids=["not shown", "shown", "not asked"])
 @pytest.mark.parametrize("of", [{SERVED: served("9")}, SHOWN, {}], ids=["not shown", "shown", "not asked"])
 def test_asking_sheds_no_refutation(of: dict[str, Any], asked: dict[str, Any]) -> None:

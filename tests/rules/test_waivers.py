@@ -255,3 +255,40 @@ def test_equal_values_do_not_waive_another_field() -> None:
     assert decision.unused_waivers[0][1] == "it fits several findings: name the path"
     named = decided(old, new, waivers=[Waiver(**signed, path="model.config.mlp_bias")])
     assert [finding.change.path for finding in named.findings if finding.open] == ["model.config.attention_bias"]
+
+
+OTHER_OPAQUE = {"weights.checkpoint.digest": digest("9"), "weights.checkpoint.kv_rule": "opaque"}
+HUB = {"repo": "org/m", "files": {"model.safetensors": f"sha256:{'1' * 64}"}}
+PINNED = {"weights.checkpoint": None, "weights.hub": {**HUB, "commit": "a" * 40}}
+OTHER_PINNED = {
+    "weights.checkpoint": None,
+    "weights.hub": {"repo": "org/m", "commit": "b" * 40, "files": {"model.safetensors": f"sha256:{'2' * 64}"}},
+}
+FORGOTTEN: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]] = {
+    "opaque": ({}, OTHER_OPAQUE, ("weights.checkpoint.kv_rule", "weights.checkpoint.kv_digest", "weights.checkpoint")),
+    "other files": (PINNED, OTHER_PINNED, ("weights.hub.files", "weights.hub", "engine.args", "model.revision")),
+}
+
+
+@pytest.mark.parametrize("name", FORGOTTEN)
+def test_forgetting_makes_nothing_waivable(name: str) -> None:
+    """Whatever is signed: what was unverified does not become a plain difference when less is known."""
+    old, new, paths = FORGOTTEN[name]
+    assert decided(old, new).exit_code == 11
+    for path in paths:
+        for side in range(2):
+            pair = [old, new]
+            pair[side] = {**pair[side], path: FORGET}
+            unsigned = decided(*pair)
+            signed = [
+                waiver(
+                    one.rule,
+                    one.change.dimension,
+                    getattr(one.change.old, "value", None),
+                    getattr(one.change.new, "value", None),
+                    path=one.change.path,
+                )
+                for one in unsigned.findings
+            ]
+            decision = decided(*pair, waivers=signed)
+            assert (decision.verdict, decision.exit_code) == (NAMESPACE, 11), (path, side)

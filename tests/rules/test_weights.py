@@ -8,7 +8,8 @@ import pytest
 
 from kvgate.rules.decide import Decision
 from kvgate.rules.finding import Finding
-from tests.rules.clean import FORGET, digest
+from kvgate.rules.namespace import derive
+from tests.rules.clean import FORGET, clean, digest
 from tests.rules.deciding import NAMESPACE, REUSE, decided
 
 SHARD, OTHER, INDEX = (
@@ -46,6 +47,46 @@ def test_one_commit_holds_several_sets_of_weights(names: tuple[str, str], files:
     assert decided(old, old).verdict == REUSE
     moved = decided(_side("a", files), _side("a", files, **{"model.id": "/models/m"}))
     assert [finding.rule for finding in moved.findings] == ["model-name-moved"]
+
+
+GGUF = {"m-Q4_K_M.gguf": f"sha256:{'5' * 64}"}
+BIN = {"pytorch_model.bin": f"sha256:{'5' * 64}"}
+NOT_SAFETENSORS: list[tuple[dict[str, str], dict[str, Any]]] = [
+    (GGUF, {"model.id": "org/m:Q4_K_M"}),
+    (GGUF, {"model.id": "org/m/m-Q4_K_M.gguf"}),
+    (BIN, {"engine.args": {"load-format": "pt"}}),
+    (GGUF, {"engine.args": {"load-format": "gguf"}}),
+]
+
+
+@pytest.mark.parametrize(("beside", "loads"), NOT_SAFETENSORS)
+def test_equal_safetensors_say_nothing_of_what_else_is_loaded(beside: dict[str, str], loads: dict[str, Any]) -> None:
+    others = dict.fromkeys(beside, f"sha256:{'6' * 64}")
+    old, new = _side("a", FILES | beside, **loads), _side("b", FILES | others, **loads)
+    decision = decided(old, new)
+    assert (decision.verdict, decision.exit_code) == (NAMESPACE, 11)
+    assert _finding(decision).unverified
+    assert decided(old, old).verdict == REUSE, "one commit is one content"
+    assert _finding(decided(_side("a"), _side("b", **{"engine.args": FORGET}))).unverified
+
+
+@pytest.mark.parametrize("named", [None, "auto", "safetensors", "runai_streamer"])
+def test_equal_safetensors_are_enough_where_they_are_loaded(named: str | None) -> None:
+    old = _side("a", FILES | BIN, **{"engine.args": {} if named is None else {"load-format": named}})
+    new = {**old, **_side("b", FILES)}
+    assert decided(old, new).verdict == REUSE
+
+
+def test_one_commit_read_in_two_formats() -> None:
+    decision = decided(_side("a"), _side("a", **{"engine.args": {"load-format": "pt"}}))
+    assert _finding(decision).unverified
+
+
+def test_a_pin_is_no_id_of_one_part_of_it() -> None:
+    assert derive(clean(_side("a"))).id is not None
+    for name in ("org/m:Q4_K_M", "/models/m-Q4_K_M.GGUF"):
+        assert derive(clean(_side("a", **{"model.id": name}))).id is None
+    assert derive(clean(_side("a", **{"model.id": "s3://bucket/m"}))).id is not None
 
 
 def test_they_stand_for_a_digest_that_one_side_did_not_take() -> None:
