@@ -22,7 +22,8 @@ def judge_alone(new: Manifest, cover: Coverer) -> list[Change]:
     """
     if cover.absent:
         return []
-    return [*_features(new, cover), *_tenancy(new, cover), *_scales(new, cover), *_mutable(new, cover), *_roles(new)]
+    requests = [*_features(new, cover), *_clock(new, cover), *_tenancy(new, cover)]
+    return [*requests, *_scales(new, cover), *_mutable(new, cover), *_roles(new)]
 
 
 def _change(new: Manifest, dimension_id: str, kind: str, detail: str) -> Change:
@@ -60,6 +61,24 @@ def _features(new: Manifest, cover: Coverer) -> list[Change]:
     return changes
 
 
+def _clock(new: Manifest, cover: Coverer) -> list[Change]:
+    """Judge a template that reads the clock: the same request is another text later, which token ids alone tell."""
+    if cover.token_keyed or new.unset("chat_template"):
+        return []
+    path = "chat_template.reads_clock"
+    reads = new.get(path)
+    if not isinstance(reads, Known):
+        detail = "whether the chat template reads the clock is not known, and the key is not made of token ids"
+        return [replace(_change(new, "request_features", UNVERIFIED, detail), lacks=path)]
+    if reads.value is not True:
+        return []
+    what = "the chat template reads the clock, so what a request renders to changes"
+    if cover.profile is not None and cover.profile.key_from_fields:
+        return [_change(new, "request_features", "fault", f"{what}; the key holds no token ids")]
+    detail = f"{what}; whether the key is made of token ids is not known"
+    return [replace(_change(new, "request_features", UNVERIFIED, detail), lacks=PROFILE)]
+
+
 def _tenancy(new: Manifest, cover: Coverer) -> list[Change]:
     tenancy = new.get("cache.tenancy")
     if not isinstance(tenancy, Known):
@@ -90,7 +109,10 @@ def _cannot_carry(new: Manifest, cover: Coverer, carrier: str) -> str | None:
         return None  # what its key holds is not known; that is said
     if cover.profile.key_from_fields:
         constant = carrier == "token_ids" or any(one.owns(carrier) or one.id == carrier for one in dimensions())
-        return "which is one and the same for all of them" if constant or carrier in ("namespace", "epoch") else None
+        if constant or carrier in ("namespace", "epoch"):
+            return "which is one and the same for all of them"
+        held = carrier == "cache_salt" or carrier not in get_args(Carried)
+        return None if held else "which is not in the key of every request"
     cell = cover.request(cast("Feature", carrier))
     if cell.key in _SEPARATING and cell.scope != "tenant":
         return "which is not in the key of every request"

@@ -30,7 +30,7 @@ Comparison = Literal[
     "mutable",
     "address",
     "connector",
-    "inert",
+    "replicas",
     "label",
 ]
 

@@ -15,10 +15,10 @@ from kvgate.rules.compare.plain import (
     compare_build,
     compare_connector_version,
     compare_exact,
-    compare_inert,
     compare_label,
     compare_max_model_len,
     compare_mutable,
+    compare_replicas,
     compare_roles,
     compare_scales,
 )
@@ -49,7 +49,7 @@ _COMPARISONS: Mapping[Comparison, Callable[[Dimension, Sides], list[Change]]] = 
     "mutable": compare_mutable,
     "address": compare_address,
     "connector": compare_connector,
-    "inert": compare_inert,
+    "replicas": compare_replicas,
     "label": compare_label,
 }
 
@@ -58,7 +58,7 @@ _COMPARISONS: Mapping[Comparison, Callable[[Dimension, Sides], list[Change]]] = 
 _SILENT_BY_DESIGN = frozenset(
     {
         "label",
-        "inert",
+        "replicas",
         "address",
         "connector",
         "build",

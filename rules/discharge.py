@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from kvgate.rules.attention import uses_mla
 from kvgate.rules.change import Change
 from kvgate.rules.compare.sides import Sides
 from kvgate.rules.evidence import Evidence
-from kvgate.rules.keyforms import uses_mla
 from kvgate.rules.pack import Discharge
 from kvgate.rules.profile import Coverer, version_in
 

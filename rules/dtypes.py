@@ -15,7 +15,7 @@ _SPELLINGS = {
 }
 KNOWN = frozenset({
     "bfloat16", "float16", "float32", "float64", "fp8_ds_mla", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "int4", "int8",
-    "nvfp4", "uint8",
+    "nvfp4",
 })  # fmt: skip
 """The formats whose names are understood; two others may be one format in two spellings."""
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from kvgate.rules import dtypes
+from kvgate.rules.attention import uses_mla
 from kvgate.rules.manifest import Manifest
 from kvgate.rules.values import UNKNOWN, Field, Known
 
@@ -14,6 +15,7 @@ Form = Literal[
     "last-component",
     "slashes-as-dashes",
     "world-size-unless-mla",
+    "world-size-per-server-unless-mla",
     "attention-tensor-size",
     "kv-heads-per-rank",
     "whether-more-than-one",
@@ -32,18 +34,6 @@ def in_key(form: Form, field: Known, manifest: Manifest) -> Field:
         manifest: the deployment it belongs to: some forms depend on more than the one value.
     """
     return _FORMS[form](field, manifest)
-
-
-def uses_mla(manifest: Manifest) -> bool | None:
-    """Whether the model caches one latent per token for all heads (DeepSeek's MLA); ``None`` where not known.
-
-    Told by ``kv_lora_rank`` in the config, as transformers' DeepSeek-V2 and -V3 classes name it.
-    """
-    config = manifest.value("model.config")
-    if not isinstance(config, Mapping):
-        return None
-    text = config.get("text_config")
-    return any(isinstance(part, Mapping) and part.get("kv_lora_rank") is not None for part in (config, text))
 
 
 def _verbatim(field: Known, _manifest: Manifest) -> Field:
@@ -71,14 +61,50 @@ def _of_text(field: Known, change: Callable[[str], str]) -> Field:
 
 
 def _world_size_unless_mla(_field: Known, manifest: Manifest) -> Field:
-    """Only the product of tensor and pipeline size; MLA drops it (LMCache)."""
+    """Only the engine's world size; MLA drops it (LMCache).
+
+    vLLM multiplies pipeline, tensor and prefill context size, and with its external launcher the data parallel size
+    too (vllm 0.32.0, config/parallel.py:945): one that is not known may make up for another.
+    """
     mla = uses_mla(manifest)
     if mla is None or mla:
         return UNKNOWN if mla is None else Known(1)
-    tensor, pipeline = (manifest.get(f"parallelism.{name}") for name in ("tensor", "pipeline"))
-    if isinstance(tensor, Known) and isinstance(pipeline, Known):
-        return Known(tensor.value * pipeline.value)
-    return UNKNOWN
+    size = 1
+    for name in ("tensor", "pipeline", "prefill_context", *(() if _launches_itself(manifest) else ("data",))):
+        factor = manifest.value(f"parallelism.{name}")
+        if type(factor) is not int:
+            return UNKNOWN
+        size *= factor
+    return Known(size)
+
+
+def _world_size_per_server_unless_mla(field: Known, manifest: Manifest) -> Field:
+    """The world size divided by the number of LMCache servers (lmcache 0.5.6, vllm_multi_process_adapter.py:400)."""
+    size, servers = _world_size_unless_mla(field, manifest), _lmcache_servers(manifest)
+    if not isinstance(size, Known) or servers is None:
+        return UNKNOWN
+    return size if uses_mla(manifest) else Known(size.value // servers)
+
+
+def _lmcache_servers(manifest: Manifest) -> int | None:
+    """How many servers a deployment is connected to; one where no list is given (lmcache_mp_connector.py:626-653)."""
+    args = manifest.value("engine.args") or {}
+    connector = args.get("kv-transfer-config", {})
+    extra = connector.get("kv_connector_extra_config", {}) if isinstance(connector, Mapping) else None
+    if not manifest.knows("engine.args") or not isinstance(extra, Mapping):
+        return None
+    urls = extra.get("lmcache.mp.server_urls") or "one"
+    urls = urls.split(",") if isinstance(urls, str) else urls
+    if not isinstance(urls, list) or not all(isinstance(url, str) for url in urls):
+        return None
+    return len([url for url in urls if url.strip()]) or None
+
+
+def _launches_itself(manifest: Manifest) -> bool:
+    """Whether vLLM is known not to be started by an external launcher, which counts replicas as ranks."""
+    args = manifest.value("engine.args")
+    given = args.get("distributed-executor-backend") if isinstance(args, Mapping) else None
+    return manifest.knows("engine.args") and given in (None, "mp", "ray", "uni")
 
 
 def _attention_tensor_size(field: Known, manifest: Manifest) -> Field:
@@ -119,6 +145,7 @@ _FORMS: Mapping[Form, Callable[[Known, Manifest], Field]] = {
     "last-component": _last_component,
     "slashes-as-dashes": _slashes_as_dashes,
     "world-size-unless-mla": _world_size_unless_mla,
+    "world-size-per-server-unless-mla": _world_size_per_server_unless_mla,
     "attention-tensor-size": _attention_tensor_size,
     "kv-heads-per-rank": _kv_heads_per_rank,
     "whether-more-than-one": _whether_more_than_one,

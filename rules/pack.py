@@ -38,7 +38,7 @@ KINDS: Mapping[Comparison, tuple[str, ...]] = {
     "connector_version": ("differs", "unverified"),
     "address": ("moved", "inert", "unverified"),
     "connector": ("moved", "detached", "first", "producer", "producer-unverified", "unverified"),
-    "inert": ("differs",),
+    "replicas": ("differs", "sharded", "unverified"),
     "label": (),
 }
 """The kinds of change that each comparison can make; a pack must answer every one of them."""

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from kvgate.rules import dtypes
+from kvgate.rules.carried import carries
 from kvgate.rules.catalogue import Dimension, dimensions
 from kvgate.rules.change import UNCLASSIFIED
 from kvgate.rules.keyforms import Form, in_key
@@ -123,15 +124,16 @@ class Upgrade(DataModel):
 class Profile(DataModel):
     """One connector and key scheme. A dimension or feature it does not list is not known.
 
-    ``outlives_worker``: whether entries stay when the worker that made them is gone. ``knobs``: ``null`` where no
-    setting is known, ``[]`` where there positively is none. ``isolation``: what keeps entries apart where no setting
-    that a manifest holds does.
+    ``engine``: the one whose code was read with it; ``null`` where no engine makes the keys. ``outlives_worker``:
+    whether entries stay when the worker that made them is gone. ``knobs``: ``null`` where no setting is known, ``[]``
+    where there positively is none. ``isolation``: what keeps entries apart where no setting that a manifest holds does.
     """
 
     id: str
     title: str
     source: str
     checked: str
+    engine: str | None = None
     versions: Versions | None = None
     outlives_worker: bool = True
     token_keyed: bool
@@ -198,19 +200,25 @@ class Coverer:
     """A profile applied to one manifest: what the key of that deployment's entries covers.
 
     ``profile`` is ``None`` where nothing can be said: no connector known, no profile, a version outside
-    its range; ``why`` says which. ``absent`` marks a deployment known to have no persistent cache.
+    its range; ``why`` says which. ``absent`` marks a deployment known to have no persistent cache. ``beside``: the
+    deployment on the other side of a rollout, whose entries lie in the same store.
     """
 
     manifest: Manifest
     profile: Profile | None
     why: str
     absent: bool = False
+    beside: Manifest | None = None
 
     def cell(self, dimension_id: str) -> Cell:
         """Return what the key does with a dimension; not known where nothing says."""
         if self.profile is None or dimension_id == UNCLASSIFIED:
             return _NOTHING
-        return self._cells.get(dimension_id, _NOTHING)
+        cell = self._cells.get(dimension_id, _NOTHING)
+        if dimension_id == "adapters" and cell.key in ("separates", "token-ids"):
+            held = self.request("lora")  # what their requests carry, at the place where it stands
+            return cell if held.key in ("separates", "token-ids") or held.clashes_with is None else held
+        return cell
 
     def request(self, feature: Feature) -> Cell:
         """Return what the key does with something that varies between requests."""
@@ -225,7 +233,8 @@ class Coverer:
             return _SEPARATES if feature in fields else _LEFT_OUT
         cell = self._in_force(self.profile.requests.get(feature, _NOTHING))
         other = cell.clashes_with
-        if other is None or self._carries(other) is False:
+        sides = [side for side in (self.manifest, self.beside) if side is not None]
+        if other is None or all(carries(side, other) is False for side in sides):
             return cell
         note = f"it enters the key where {other} does, and requests may carry either"
         return cell.model_copy(update={"key": "unknown", "note": note})
@@ -283,6 +292,8 @@ class Coverer:
         field = self.manifest.get(path)
         if not isinstance(field, Known):
             return field
+        if path in _LISTS:
+            return UNKNOWN
         if dimension_id in ("precision.compute", "precision.kv_cache") and field.value not in dtypes.KNOWN:
             return UNKNOWN  # it may be another format's second name
         return in_key(cell.form, field, self.manifest)
@@ -301,19 +312,6 @@ class Coverer:
         if path is None or self.manifest.unset(path):
             return cell
         return cell.model_copy(update={"key": "no" if self.manifest.knows(path) else "unknown"})
-
-    def _carries(self, feature: Feature) -> bool | None:
-        features, adapters = self.manifest.get("request_features"), self.manifest.get("adapters")
-        carried = {"lora" if one == "lora_hot_load" else one for one in self.manifest.value("request_features") or ()}
-        if feature in carried:
-            return True
-        known = isinstance(features, Known)
-        if feature == "lora":
-            served = [one for one in (self.manifest.value("adapters") or {}).values() if one.get("removed") is not True]
-            if served:
-                return True
-            known = known and isinstance(adapters, Known)
-        return False if known else None
 
     @cached_property
     def _own_fields(self) -> frozenset[str] | None:
@@ -341,13 +339,15 @@ def _own_paths(field: str) -> list[str]:
 def _own_cell(one: Dimension, fields: frozenset[str]) -> Cell:
     """Return what a key that is made of these fields does with a dimension."""
     if one.id in _ALWAYS_IN_AN_OWN_KEY or any(one.owns(field) for field in fields):
-        return _SEPARATES
+        return _OF_ADAPTERS if one.id == "adapters" else _SEPARATES
     return _FROM_TOKENS if one.id in _TOKEN_DIMENSIONS and "token_ids" in fields else _LEFT_OUT
 
 
 # Constructed, not validated: that alone would build the validator of cells whenever this module is imported.
 _COVERAGES: tuple[Coverage, ...] = ("unknown", "separates", "token-ids", "no")
 _NOTHING, _SEPARATES, _FROM_TOKENS, _LEFT_OUT = (Cell.model_construct(key=key) for key in _COVERAGES)
+_OF_ADAPTERS = Cell.model_construct(key="separates", scope="adapter")  # entries of the base model name none
+_LISTS = frozenset({"adapters", "roles", "weights.served"})  # of entries whose parts may be unknown, each on its own
 _FIELD_PATHS = {"namespace": "cache.namespace", "epoch": "cache.epoch"}
 _ALWAYS_IN_AN_OWN_KEY = frozenset({"cache.location", "cache.key_fields"})  # another place or another key: another entry
 _TOKEN_DIMENSIONS = frozenset(
@@ -379,11 +379,21 @@ def cover(manifest: Manifest, profiles: Mapping[str, Profile] | None = None) -> 
     profile = load_profile(connector.value) if profiles is None else profiles.get(connector.value)
     if profile is None:
         return Coverer(manifest, None, f"there is no profile for the connector {connector.value!r}")
+    if profile.engine is not None and (why := _another_engine(profile, profile.engine, manifest)) is not None:
+        return Coverer(manifest, None, why)
     if profile.versions is not None and (why := _outside(profile, profile.versions, manifest)) is not None:
         return Coverer(manifest, None, why)
     if profile.key_from_fields and not manifest.value("cache.key_fields"):
         return Coverer(manifest, None, "cache.key_fields is not known, or empty")
     return Coverer(manifest, profile, "")
+
+
+def _another_engine(profile: Profile, read: str, manifest: Manifest) -> str | None:
+    engine = manifest.value("engine.name")
+    if engine == read:
+        return None
+    found = "it is not known which one runs" if engine is None else f"not in {engine}"
+    return f"the profile {profile.id} was read as it runs in {read}; {found}"
 
 
 def _outside(profile: Profile, versions: Versions, manifest: Manifest) -> str | None:

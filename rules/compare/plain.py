@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kvgate.rules.attention import replicas_divide_attention
 from kvgate.rules.catalogue import Dimension
 from kvgate.rules.change import Change
 from kvgate.rules.compare.maps import normal_config
@@ -33,9 +34,24 @@ def compare_roles(dimension: Dimension, sides: Sides) -> list[Change]:
     return [] if sides.judged_alone(dimension.paths[0]) else compare_exact(dimension, sides)
 
 
-def compare_inert(dimension: Dimension, sides: Sides) -> list[Change]:
-    """A difference is worth a line and nothing more (kind: ``differs``); not knowing is fine."""
-    return [sides.change(dimension, "differs", path) for path in dimension.paths if sides.same(path) is False]
+def compare_replicas(dimension: Dimension, sides: Sides) -> list[Change]:
+    """Compare the number of replicas (kinds: ``differs``, ``sharded``, ``unverified``).
+
+    Replicas compute the same blocks, so a difference is worth a line (``differs``) and not knowing is fine, except
+    where their number divides the ranks of attention (``sharded``).
+    """
+    path = dimension.paths[0]
+    divides = any(replicas_divide_attention(side) for side in (sides.old, sides.new))
+    match sides.same(path):
+        case None if divides:
+            return [sides.unverified(dimension, path, sides.unknown_sides(path))]
+        case False if divides:
+            detail = "attention may be data parallel, so its ranks hold other heads"
+            return [sides.change(dimension, "sharded", path, detail=detail)]
+        case False:
+            return [sides.change(dimension, "differs", path)]
+        case _:
+            return []
 
 
 def compare_label(_dimension: Dimension, _sides: Sides) -> list[Change]:

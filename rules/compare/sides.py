@@ -14,7 +14,8 @@ from kvgate.rules.profile import Coverer
 class Sides:
     """An old and a new deployment, each with what its connector's key covers.
 
-    ``derived``: the namespace id of the whole new deployment, ``None`` where none can be derived.
+    ``derived``: the namespace id of the whole new deployment, ``None`` where none can be derived. What either key
+    covers is asked with the other deployment beside it: their entries lie in one store.
     """
 
     old: Manifest
@@ -22,6 +23,11 @@ class Sides:
     old_cover: Coverer
     new_cover: Coverer
     derived: str | None = None
+
+    def __post_init__(self) -> None:
+        """Put each deployment beside the other one's key."""
+        object.__setattr__(self, "old_cover", replace(self.old_cover, beside=self.new))
+        object.__setattr__(self, "new_cover", replace(self.new_cover, beside=self.old))
 
     def same(self, path: str) -> bool | None:
         """Whether both sides hold the same at ``path``; ``None`` where either is unknown."""

@@ -79,7 +79,7 @@ ALWAYS = frozenset({"request_features", "roles", "cache.connector"})
 """What no key is asked about: what requests carry is asked on its own; pools and connectors are compared whole."""
 
 DIMENSIONS = [
-    one.id for one in dimensions() if one.compare not in ("label", "inert") and one.id not in ALWAYS
+    one.id for one in dimensions() if one.compare not in ("label", "replicas") and one.id not in ALWAYS
 ]  # fmt: skip
 
 _TEXT = "tokenizer tokenizer.renderer tokenizer.options chat_template"
@@ -293,11 +293,9 @@ KEYS: dict[str, Key] = {
     ),
     "flexkv": Key(
         base={"cache.version": _COMMITS["flexkv"]},
-        adapter="adapter",
-        hashed="engine.block_size",
+        adapter="unknown",
         unknown=_UNKNOWN_HERE,
-        requests="lora cache_salt",
-        asked="prompt_embeds",
+        asked="lora cache_salt prompt_embeds",
     ),
     "llm-d-fs": Key(
         base={"cache.version": _COMMITS["llm-d-fs"]},

@@ -159,7 +159,10 @@ def test_a_tenant_boundary_holds_where_the_key_holds_what_carries_it(connector: 
         assert decision.exit_code == (11 if "cache_salt" in own.asked.split() else 30)
 
 
-@pytest.mark.parametrize("connector", ["flexkv", "llm-d-fs", "vllm-ascend"])
+AT_ONE_PLACE = ["llm-d-fs", "vllm-ascend"]
+
+
+@pytest.mark.parametrize("connector", AT_ONE_PLACE)
 def test_a_salt_and_an_adapter_that_enter_at_one_place_are_not_told_apart(connector: str) -> None:
     """A request with the adapter ``x`` and no salt has the key of one with the salt ``x`` and no adapter."""
     adapters = [{"name": "billing", "digest": digest("9")}]
@@ -174,6 +177,38 @@ def test_a_salt_and_an_adapter_that_enter_at_one_place_are_not_told_apart(connec
     for alone in ("lora", "cache_salt"):
         side = {**base(connector), "request_features": [alone]}
         assert decided(side, side).exit_code == 0
+
+
+LORA: dict[str, Any] = {"request_features": ["lora"], "adapters": [{"name": "billing", "digest": digest("9")}]}
+SALT: dict[str, Any] = {"request_features": ["cache_salt"]}
+
+
+@pytest.mark.parametrize("connector", [*AT_ONE_PLACE, "flexkv"])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(LORA, SALT), (SALT, LORA), ({**LORA, "request_features": []}, SALT), (SALT, {"adapters": LORA["adapters"]})],
+)
+def test_what_enters_at_one_place_is_not_told_apart_across_a_rollout(
+    connector: str, old: dict[str, Any], new: dict[str, Any]
+) -> None:
+    """An entry of the adapter ``x`` is found by a request with the salt ``x``."""
+    own = base(connector)
+    decision = decided({**own, **old}, {**own, **new})
+    assert (decision.verdict, decision.accepted) == (NAMESPACE, False)
+    assert any(finding.open and finding.baseline == 0 for finding in decision.findings)
+
+
+def test_replicas_that_divide_attention_are_told_apart_by_no_key_of_sglang() -> None:
+    own = {**base("sglang-hicache-mooncake"), "parallelism.tensor": 8}
+    sizes = [{"parallelism.data": 2}, {"parallelism.data": 4}]
+    sharded = [{**own, "engine.args/enable-dp-attention": True, **size} for size in sizes]
+    assert decided(*sharded).exit_code == 10
+    assert only(decided(*sharded), "parallelism.data").keys_separate == "no"
+    assert decided(*({**own, **size} for size in sizes)).exit_code == 0
+    assert decided(*({**size} for size in sizes)).exit_code == 0
+    unknown = [{**sharded[0], "parallelism.data": FORGET}, sharded[1]]
+    assert decided(*unknown).exit_code == 11
+    assert decided(*({**own, **size, "engine.args": FORGET} for size in sizes)).exit_code != 0
 
 
 MODELS = {"weights.checkpoint.digest": digest("9"), "weights.checkpoint.kv_digest": digest("9")}
@@ -221,6 +256,7 @@ SGLANG_SIZES = [
     ({"parallelism.tensor": 8, "parallelism.data": FORGET}, False),
     ({"parallelism.tensor": 8, "parallelism.prefill_context": 2}, False),
     ({"parallelism.tensor": 8, "model.config/kv_lora_rank": 512}, False),
+    ({"parallelism.tensor": 8, "model.config/model_type": "another"}, False),
     ({"parallelism.tensor": 8, "model.config": FORGET}, False),
 ]
 

@@ -18,6 +18,7 @@ from tests.rules.clean import FORGET, clean, data, digest
 from tests.rules.deciding import REUSE, decided
 from tests.rules.test_evidence import LABELS, SAME_DEPLOYMENT
 
+SHARDED: dict[str, Any] = {"engine.name": "sglang", "engine.args/enable-dp-attention": True}
 IDENTITY: dict[str, list[dict[str, Any]]] = {
     "weights": [
         {"weights.checkpoint.digest": digest("9")},
@@ -65,6 +66,7 @@ IDENTITY: dict[str, list[dict[str, Any]]] = {
     "cache.chunk_size": [{"cache.chunk_size": 128}],
     "cache.serde": [{"cache.serde": None}],
     "cache.tenancy": [{"cache.tenancy": {"boundary": "tenant", "carried_by": "cache_salt"}}],
+    "parallelism.data": [{**SHARDED, "parallelism.data": 2}, {**SHARDED, "parallelism.data": 4}],
     "inputs.tool_schemas": [{"inputs.tool_schemas": {}}],
     "inputs.document_sets": [{"inputs.document_sets": {}}],
     "inputs.system_prompts": [{"inputs.system_prompts": {}}],
@@ -122,7 +124,8 @@ def test_special_tokens_count_where_the_template_reads_them() -> None:
     assert ids(reads=FORGET) == {None}
 
 
-REQUIRED = sorted({path for one in dimensions() for path in one.identity} - {"engine.image", "engine.max_model_len"})
+ON_A_CONDITION = {"engine.image", "engine.max_model_len", "parallelism.data"}
+REQUIRED = sorted({path for one in dimensions() for path in one.identity} - ON_A_CONDITION)
 
 
 @pytest.mark.parametrize("path", REQUIRED)
@@ -132,6 +135,15 @@ def test_there_is_none_while_anything_that_counts_is_unknown(path: str) -> None:
     assert derived.id is None
     (owner,) = (one for one in dimensions() if path in one.identity)
     assert (owner.id, owner.settle) in derived.missing
+
+
+def test_replicas_count_where_they_divide_attention() -> None:
+    assert derive(clean({"parallelism.data": FORGET})).id == derive(clean({"parallelism.data": 4})).id is not None
+    assert [dimension for dimension, _ in derive(clean({**SHARDED, "parallelism.data": FORGET})).missing] == [
+        "parallelism.data"
+    ]
+    plain = [derive(clean({"engine.name": "sglang", "parallelism.data": size})).id for size in (2, 4)]
+    assert plain[0] == plain[1]
 
 
 def test_there_is_none_while_a_length_that_rope_reads_is_unknown() -> None:

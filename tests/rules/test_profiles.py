@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from kvgate.rules.action import action_for
+from kvgate.rules.attention import uses_mla
 from kvgate.rules.decide import Decision
 from kvgate.rules.finding import Finding
-from kvgate.rules.keyforms import uses_mla
 from kvgate.rules.namespace import derive
 from kvgate.rules.profile import cover, version_in
-from tests.rules.clean import clean, digest
-from tests.rules.connectors import OTHER
+from tests.rules.clean import FORGET, clean, digest
+from tests.rules.connectors import KEYS, OTHER, spoken
+from tests.rules.connectors import base as using
 from tests.rules.deciding import CLEAR, NAMESPACE, REUSE, about, decided, rules
 
 OFFLOAD: dict[str, Any] = {"cache.connector": "vllm-offload-fs", "cache.version": None}
@@ -51,7 +52,7 @@ def test_fp8_formats_share_a_storage_type_in_lmcache_and_not_in_vllm() -> None:
     assert decided({**LMCACHE, "precision.kv_cache": "int8"}, {**LMCACHE, **e5m2}).exit_code == 0
 
 
-MLA = {"model.config/kv_lora_rank": 512}
+MLA = {"model.config/model_type": "deepseek_v3", "model.config/kv_lora_rank": 512}
 
 
 def test_mla_shares_across_tensor_ranks_by_design() -> None:
@@ -73,13 +74,83 @@ def test_mla_on_one_side_only_discharges_nothing() -> None:
     assert decision.verdict == NAMESPACE
 
 
-def test_mla_is_told_by_the_config_and_not_known_without_it() -> None:
-    from tests.rules.clean import FORGET
+MLA_CONFIGS: list[tuple[dict[str, Any], bool | None]] = [
+    (MLA, True),
+    ({}, False),
+    ({"model.config": FORGET}, None),
+    # A part of the config may be any model's.
+    ({"model.config/text_config": {"model_type": "deepseek_v3", "kv_lora_rank": 512}}, None),
+    ({"model.config/language_config": {"kv_lora_rank": 512}}, None),
+    ({"model.config/model_type": "deepseek_v4", "model.config/compress_ratios": [4, 128]}, None),
+    ({"model.config/compress_ratios": [4, 128]}, None),
+    ({"model.config/model_type": "another"}, None),
+    ({"model.config/model_type": "minicpm3", "model.config/kv_lora_rank": 256}, None),
+    ({"model.config/model_type": "kimi_linear", "model.config/kv_lora_rank": 512}, None),
+    ({**MLA, "model.config/linear_attn_config": {"kda_layers": [1]}}, None),
+    ({**MLA, "engine.args/VLLM_MLA_DISABLE": "1"}, None),
+    ({**MLA, "engine.args/VLLM_MLA_DISABLE": "0"}, True),
+    ({**MLA, "engine.args": FORGET}, None),
+]
 
-    assert uses_mla(clean(MLA)) is True
-    assert uses_mla(clean({"model.config/text_config": {"kv_lora_rank": 512}})) is True
-    assert uses_mla(clean()) is False
-    assert uses_mla(clean({"model.config": FORGET})) is None
+
+@pytest.mark.parametrize(("changes", "mla"), MLA_CONFIGS)
+def test_mla_is_known_of_models_that_are_recognised(changes: dict[str, Any], mla: bool | None) -> None:
+    assert uses_mla(clean(changes)) is mla
+
+
+@pytest.mark.parametrize("base", [MP, LMCACHE], ids=["lmcache-mp", "lmcache"])
+@pytest.mark.parametrize("changes", [changes for changes, mla in MLA_CONFIGS if mla is None])
+def test_a_size_separates_nothing_where_it_may_be_mla(base: dict[str, Any], changes: dict[str, Any]) -> None:
+    old = {**base, **changes}
+    decision = decided(old, {**old, **OTHER["weights"], "parallelism.tensor": 4})
+    assert decision.boundaries[0].boundary.separators == ()
+    assert decision.exit_code != 0
+
+
+WORLDS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"parallelism.tensor": 4}, {"parallelism.prefill_context": 2}),
+    ({"parallelism.tensor": 4}, {"parallelism.prefill_context": FORGET}),
+    (
+        {"parallelism.tensor": 4, "engine.args/distributed-executor-backend": "external_launcher"},
+        {"parallelism.data": 2, "engine.args/distributed-executor-backend": "external_launcher"},
+    ),
+]
+
+
+@pytest.mark.parametrize("base", [MP, LMCACHE], ids=["lmcache-mp", "lmcache"])
+@pytest.mark.parametrize(("old", "new"), WORLDS)
+def test_every_factor_of_the_world_size_counts(base: dict[str, Any], old: dict[str, Any], new: dict[str, Any]) -> None:
+    decision = decided({**base, **old}, {**base, **new, **OTHER["weights"]})
+    assert decision.boundaries[0].boundary.separators == ()
+    assert decision.exit_code != 0
+
+
+def test_two_servers_share_the_ranks_between_them() -> None:
+    def to(*urls: str) -> dict[str, Any]:
+        extra = {"kv_connector_extra_config": {"lmcache.mp.server_urls": ",".join(urls)}}
+        return {**MP, "engine.args/kv-transfer-config": extra}
+
+    def separators(old: dict[str, Any], new: dict[str, Any]) -> tuple[str, ...]:
+        return decided(old, {**new, "parallelism.tensor": 4}).boundaries[0].boundary.separators
+
+    assert separators(to("tcp://a"), to("tcp://a", "tcp://b")) == ()
+    assert separators(to("tcp://a"), to("tcp://a")) == ("parallelism.tensor", "parallelism.pipeline")
+    assert separators({**MP, "engine.args": FORGET}, MP) == ()
+
+
+@pytest.mark.parametrize("connector", KEYS)
+def test_a_profile_speaks_for_the_engine_it_was_read_with(connector: str) -> None:
+    read = spoken()[connector].engine
+    for engine in {"vllm", "sglang", "tensorrt-llm"} - {read}:
+        found = cover(clean({**using(connector), "engine.name": engine}), spoken())
+        assert (found.profile is None) is (read is not None)
+    assert (cover(clean({**using(connector), "engine.name": FORGET}), spoken()).profile is None) is (read is not None)
+
+
+def test_a_salt_in_front_of_an_engine_that_was_not_read_is_not_held() -> None:
+    tenancy = {"boundary": "tenant", "carried_by": "cache_salt"}
+    side = {**MP, "engine.name": "tensorrt-llm", "request_features": ["cache_salt"], "cache.tenancy": tenancy}
+    assert decided(side, side).exit_code != 0
 
 
 # ---- an application's own store ----
@@ -143,6 +214,40 @@ def test_requests_in_an_own_store() -> None:
     assert decided([], {**own("token_ids"), "request_features": ["lora"]}).exit_code == 30
     assert decided([], {**own("token_ids"), "request_features": ["template_kwargs"]}).exit_code == 11
     assert decided([], {**own("document"), "request_features": ["template_kwargs"]}).exit_code == 30
+
+
+@pytest.mark.parametrize("carrier", ["multimodal", "template_kwargs", "lora", "prompt_embeds"])
+def test_what_only_some_requests_carry_is_no_boundary_in_an_own_store(carrier: str) -> None:
+    tenancy = {"boundary": "tenant", "carried_by": carrier}
+    side = {**own("token_ids", carrier), "request_features": [carrier], "cache.tenancy": tenancy}
+    decision = decided(side, side)
+    assert "fault-tenant-boundary" in rules(decision)
+    assert decision.exit_code == 30
+    salted = {**own("token_ids", "cache_salt"), "request_features": ["cache_salt"]}
+    salted["cache.tenancy"] = {**tenancy, "carried_by": "cache_salt"}
+    assert decided(salted, salted).exit_code == 0
+
+
+def test_a_template_that_reads_the_clock_needs_keys_of_token_ids() -> None:
+    clock = {"chat_template.reads_clock": True, "chat_template.clock": "day"}
+    side = {**own("chat_template", "inputs.system_prompts", "tokenizer", "model.id"), **clock}
+    decision = decided(side, side)
+    assert decision.exit_code == 30
+    assert any("reads the clock" in finding.change.detail for finding in decision.findings if finding.self_fault)
+    asked = {**side, "chat_template.reads_clock": FORGET}
+    assert decided(asked, asked).exit_code == 11
+    for settled in ({**own("token_ids"), **clock}, {**own("document"), "chat_template": None}, own("document")):
+        assert decided(settled, settled).exit_code == 0
+
+
+def test_the_adapters_of_an_own_key_are_in_no_entry_of_the_base_model() -> None:
+    keyed = {**own("token_ids", "adapters", "lora"), "request_features": ["lora"]}
+    first, second = ({"adapters": [{"name": "a", "digest": digest(letter)}]} for letter in "89")
+    ranked = {"adapters": [{"name": "a", "digest": digest("8"), "rank": 8}]}
+    for other in (second, ranked):
+        decision = decided({**keyed, **first}, {**keyed, **other, **OTHER["weights"]})
+        assert decision.boundaries[0].boundary.separators == ()
+        assert decision.exit_code == 10
 
 
 def test_a_refutation_in_front_of_an_own_store_is_decided() -> None:

@@ -12,7 +12,7 @@ from tests.rules.connectors import OTHER, base
 from tests.rules.deciding import CLEAR, NAMESPACE, REUSE, about, decided
 
 FRONT = ("lmcache-mp", "vllm-offload-fs", "vllm-mooncake", "sglang-hicache-file")
-MLA = {"model.config/kv_lora_rank": 512}
+MLA = {"model.config/model_type": "deepseek_v3", "model.config/kv_lora_rank": 512}
 SALTED = {"cache.tenancy": {"boundary": "tenant", "carried_by": "cache_salt"}, "request_features": ["cache_salt"]}
 KEPT, APART, OPEN = (REUSE, 0), (NAMESPACE, 0), (NAMESPACE, 10)
 
