@@ -38,7 +38,7 @@ def uses_mla(manifest: Manifest) -> bool | None:
     text = config.get("text_config", config)
     if not isinstance(text, Mapping):
         return None
-    kinds = {part.get("model_type") for part in (config, text)}
+    kinds = {str(part.get("model_type")) for part in (config, text)}
     if text is config and kinds <= _MLA and type(config.get("kv_lora_rank")) is int:
         # Layers of another kind beside those with a latent, or an engine that is told to cache heads.
         other = "layer_types" in config or any("linear" in name for name in config)

@@ -26,6 +26,13 @@ PACK = shipped_pack("default")
 IMAGE = "sha256:" + "9" * 64
 DYNAMIC = {"model.config/rope_parameters": {"rope_type": "dynamic", "rope_theta": 500000.0, "factor": 2.0}}
 OFFLOAD = {"cache.connector": "vllm-offload-fs", "cache.version": None}
+SHARDED = {
+    "cache.connector": "sglang-hicache-mooncake",
+    "cache.version": None,
+    "engine.name": "sglang",
+    "engine.version": "0.5.23",
+    "engine.args/enable-dp-attention": True,
+}
 BILLING = {"name": "billing", "path": "/adapters/billing", "digest": digest("9")}
 OTHER = {**BILLING, "digest": digest("8")}
 TENANT = {"boundary": "tenant", "carried_by": "cache_salt"}
@@ -319,6 +326,8 @@ PAIRS = [
     differs("parallelism.expert", 2),
     differs("parallelism.decode_context", 2, dimension="parallelism.context"),
     pair("parallelism.data: differs", {"parallelism.data": 4}, REUSE, 0),
+    pair("parallelism.data: sharded", {"parallelism.data": 4}, NAMESPACE, 10, shared=SHARDED),
+    pair("parallelism.data: unverified", {"parallelism.data": FORGET}, NAMESPACE, 11, shared=SHARDED),
     differs("engine.block_size", 32),
     differs("engine.kv_layout", "HND"),
     differs("cache.chunk_size", 128, 0),
