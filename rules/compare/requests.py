@@ -27,7 +27,10 @@ def compare_features(dimension: Dimension, sides: Sides) -> list[Change]:
         return [sides.unverified(dimension, path, sides.unknown_sides(path))]
     changes = []
     for feature in sorted(set(old.value or ()) - set(new.value or ())):
-        separated = feature == "lora_hot_load" or sides.old_cover.request(cast("Feature", feature)).key in SEPARATING
+        # Adapters that could be loaded were asked for; where lora is listed beside it, that is said there.
+        asked = "lora" if feature == "lora_hot_load" else feature
+        said = asked != feature and asked in (old.value or ())
+        separated = said or sides.old_cover.request(cast("Feature", asked)).key in SEPARATING
         kind = "dropped" if separated or sides.old_cover.absent else "dropped-unseparated"
         changes.append(sides.change(dimension, kind, path, detail=f"requests no longer carry {feature}"))
     return changes + [

@@ -89,3 +89,13 @@ def test_nobody_is_warned_of_what_is_not_carried() -> None:
 )
 def test_what_is_carried(feature: str, side: dict[str, Any], answer: bool | None) -> None:
     assert carries(clean(side), feature) is answer
+
+
+def test_adapters_that_could_be_loaded_left_entries_behind_as_served_ones_do() -> None:
+    """The old key did not hold the adapter, whether its requests were listed as such or as loaded while running."""
+    for features in (["lora"], ["lora_hot_load"], ["lora", "lora_hot_load"]):
+        decision = decided({"request_features": features}, {})
+        assert (decision.verdict, decision.exit_code) == (NAMESPACE, 10)
+        assert rules(decision).count("requests-left-mixed-entries") == 1
+    offload = base("vllm-offload-fs")
+    assert decided({**offload, "request_features": ["lora_hot_load"]}, offload).exit_code == 0
