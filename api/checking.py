@@ -63,7 +63,7 @@ def check(
     rules: str | Path = "default",
     strategy: Strategy = "rolling",
     declare_clear: bool = False,
-    accept: Iterable[Verdict] = (),
+    accept: Verdict | Iterable[Verdict] = (),
     waivers: str | Path | None = None,
     as_of: str | None = None,
     advisory: bool = False,
@@ -82,7 +82,7 @@ def check(
         rules: a shipped rule pack, or the path of one.
         strategy: ``recreate`` if old workers are drained before new ones start.
         declare_clear: the old deployments' entries are deleted as part of this change.
-        accept: verdicts that are accepted although an obligation is open.
+        accept: verdicts, or one, that are accepted although an obligation is open.
         waivers: a waivers file.
         as_of: the date (``YYYY-MM-DD``) against which waivers expire; today in UTC where ``None``.
         advisory: report only; the exit code is 0 and the record says that nothing was enforced.
@@ -93,7 +93,7 @@ def check(
         UsageError: an argument is not one of those that there are.
 
     """
-    accepted = frozenset(accept)
+    accepted: frozenset[Any] = frozenset([accept] if isinstance(accept, str) else accept)
     if unknown := sorted(accepted - set(VERDICTS)):
         raise UsageError(f"there is no verdict {unknown[0]!r}", hint=f"verdicts: {', '.join(VERDICTS)}")
     if strategy not in ("rolling", "recreate"):

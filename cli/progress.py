@@ -41,15 +41,18 @@ class _Lines:
 
     def __init__(self) -> None:
         self._due = time.monotonic() + _FIRST_SECONDS
+        self._begun: str | None = None  # a stage that was said to be under way, and not yet to have ended
         self._lock = threading.Lock()
 
     def __call__(self, stage: str, done: int, total: int | None, unit: str) -> None:
         with self._lock:  # hashing reports from its threads
             now = time.monotonic()
-            if now < self._due:
+            ended = self._begun == stage and total is not None and done >= total
+            if now < self._due and not ended:
                 return
             self._due = now + _SECONDS
-        console.say(f"{stage}: {_far(done, total, unit)}")
+            self._begun = None if ended else stage
+        console.say(f"{stage}: {_far(done, total, '' if stage.endswith(unit) else unit)}")
 
 
 class _Bar:
@@ -101,7 +104,7 @@ def _bars(*, no_color: bool) -> Bars:
 
 def _far(done: int, total: int | None, unit: str) -> str:
     if unit != "bytes":
-        return f"{done:,} of {total:,} {unit}" if total else f"{done:,} {unit}"
+        return f"{done:,} of {total:,} {unit}".rstrip() if total else f"{done:,} {unit}".rstrip()
     return f"{_size(done)} of {_size(total)}" if total else _size(done)
 
 

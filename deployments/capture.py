@@ -470,7 +470,7 @@ class _Capture:
         for path in ("engine.packages", "cache.key_fields", "cache.epoch"):
             self._assembly.put(path, None)
         # A connector of the engine's own has its version; any other has the version that the image holds.
-        if connector is None or connector.startswith(("vllm-", "sglang-hicache-")) or "engine.image" in values:
+        if connector is None or connector.startswith(("vllm-", "sglang-hicache-")) or values.get("engine.image"):
             self._assembly.put("cache.version", None)
 
     def _adapters_section(self) -> None:
@@ -487,6 +487,8 @@ class _Capture:
                 print_ = fingerprint_adapter(folder)
                 alpha = int(print_.alpha) if print_.alpha.is_integer() else print_.alpha
                 entry |= {"digest": print_.digest, "rank": print_.rank, "alpha": alpha}
+            elif name in self._adapters:
+                raise InputError("there is no such folder", where=str(folder), hint=f"--adapter {name}=FOLDER")
             else:
                 where = f"its files are not at {folder}; give --adapter {name}=FOLDER"
                 self._assembly.doubt(f"adapters.{name}.digest", where)

@@ -167,7 +167,7 @@ def explained(error: Exception, name: str) -> InputError:
         return InputError(
             "is not in the cache, and the hub cannot be reached",
             where=name,
-            hint="check the network, or HF_HUB_OFFLINE and HF_ENDPOINT",
+            hint="there is no folder of this name either; for a repository: the network, HF_HUB_OFFLINE, HF_ENDPOINT",
         )
     if isinstance(error, errors.OfflineModeIsEnabled):
         return InputError("HF_HUB_OFFLINE is set, and only the hub can tell", where=name, hint="unset it")

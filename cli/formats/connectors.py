@@ -131,6 +131,8 @@ def _section(profile: Profile, shared: EveryConnector) -> Iterator[str]:
     yield f"{profile.title}.\n"
     yield f"- key: {code(profile.key_format)}"
     yield f"- model name in the key: {profile.model_name}"
+    if profile.engine is not None:
+        yield f"- engine: {profile.engine}"
     if (versions := read_at(profile.versions)) != "":
         yield f"- versions: {versions}"
     yield f"- read from: {profile.source} (checked {profile.checked})"

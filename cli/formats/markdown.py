@@ -7,7 +7,7 @@ from typing import Any
 
 from kvgate.cli.formats.escaping import block, code, escaped
 from kvgate.cli.formats.report import Report, Shown, read_report
-from kvgate.cli.formats.todo import Member, steps, unknowns
+from kvgate.cli.formats.todo import Member, no_id, steps, unknowns
 from kvgate.cli.formats.tokens import tokens_markdown
 
 LIMIT = 65_000
@@ -164,11 +164,7 @@ def _boundary(report: Report) -> Iterator[str]:
         if old.silent_because:
             yield f"no connector profile speaks here: {escaped(old.silent_because)}"
     yield f"new namespace setting: {code(report.namespace)}"
-    yield (
-        f"id derived from the new identity: {code(report.derived)}"
-        if report.derived
-        else f"no id can be derived while {len(report.missing)} parts of the identity are not known"
-    )
+    yield (f"id derived from the new identity: {code(report.derived)}" if report.derived else no_id(report))
 
 
 def _evidence(report: Report) -> Iterator[str]:

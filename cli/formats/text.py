@@ -7,7 +7,7 @@ from typing import Any
 
 from kvgate.cli.formats.page import Page
 from kvgate.cli.formats.report import Baseline, Group, Report, Shown, read_report
-from kvgate.cli.formats.todo import Member, Step, steps, unknowns
+from kvgate.cli.formats.todo import Member, Step, no_id, steps, unknowns
 from kvgate.cli.formats.tokens import show_tokens
 
 _HEADINGS: Mapping[Group, str] = {
@@ -180,9 +180,7 @@ def _boundary(page: Page, report: Report) -> None:
     if report.derived is not None:
         page.say(f"id derived from the new identity: {report.derived}", indent=2, hang=2)
     else:
-        page.say(
-            f"no id can be derived while {len(report.missing)} parts of the identity are not known", indent=2, hang=2
-        )
+        page.say(no_id(report), indent=2, hang=2)
 
 
 def _kept_apart(old: Baseline) -> Iterable[str]:

@@ -11,6 +11,7 @@ from kvgate.cli.formats.report import Report, Shown
 
 _Value = TypeVar("_Value")
 
+_FEW = 5
 _NOT_KNOWN_ON = "not known on"
 _NO_SETTING = "no setting settles it: nothing is known of what the connector's key covers"
 
@@ -113,6 +114,13 @@ def _settle(finding: Shown) -> str:
     return finding.settle or finding.fix or finding.why
 
 
+def no_id(report: Report) -> str:
+    """Say why no id can be derived: what is missing, or how much where that is more than a line holds."""
+    names = [name for name, _ in report.missing]
+    what = ", ".join(names) if len(names) <= _FEW else f"{len(names)} parts of the identity"
+    return f"no id can be derived until this is known: {what}"
+
+
 def unknowns(report: Report) -> Unknowns:
     """Group what is not known by what settles it, most useful first."""
     findings = report.group("unverified")  # in catalogue order: groups and members inherit it
@@ -192,7 +200,10 @@ def _settings(report: Report) -> Iterator[Step]:
             notes=(f"{then}, and the exit code is 0." if alone else f"{then}.",),
         )
     elif report.derived is None:
-        yield Step("Make known what is not: until then no namespace can be derived for the new deployment")
+        yield Step(
+            "Make known what the new deployment is: until then no namespace can be derived for it",
+            exact=tuple(f"{dimension}: {settle}" for dimension, settle in report.missing),
+        )
     elif not report.silences:
         silent = next((f" ({old.silent_because})" for old in report.baselines if old.silent_because), "")
         yield Step(
