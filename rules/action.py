@@ -10,6 +10,7 @@ from typing import Any, Literal
 from kvgate.rules.decide import Decision
 from kvgate.rules.manifest import Manifest
 from kvgate.rules.namespace import PREFIX
+from kvgate.rules.places import tiers
 from kvgate.rules.profile import Coverer, cover
 
 _GLOB = re.compile(r"[*?\[\]\\^]")
@@ -129,18 +130,17 @@ def _clear(old: Manifest, index: int, decision: Decision) -> Clear:
     if profile is None:
         return Clear(index, "no profile says how this store is cleared", "not known", owner)
     model = str(old.value("model.id"))
-    # A store with two tiers is captured as "[one + other]"; the command is for the first, the others are named.
-    location = str(old.value("cache.location") or "LOCATION")
-    tiers = [tier.rstrip("/") for tier in location.removeprefix("[").removesuffix("]").split(" + ")]
+    # The command is for the first tier, the others are named.
+    places = [tier.rstrip("/") for tier in tiers(str(old.value("cache.location") or "LOCATION"))]
     filled = {
         # Quoted: the command is there to be pasted, and a manifest must not be able to write it.
         "{pattern}": shlex.quote(_GLOB.sub(r"\\\g<0>", model) + "@*"),
         "{model_folder}": shlex.quote(model.replace("/", "_")),
-        "{location}": shlex.quote(tiers[0]),
+        "{location}": shlex.quote(places[0]),
     }
     command = profile.clearing.command
     for placeholder, value in filled.items():
         command = command.replace(placeholder, value)
-    if len(tiers) > 1:
-        command += "   # and the same entries in " + " and ".join(shlex.quote(tier) for tier in tiers[1:])
+    if len(places) > 1:
+        command += "   # and the same entries in " + " and ".join(shlex.quote(tier) for tier in places[1:])
     return Clear(index, command, profile.clearing.blast_radius, owner)

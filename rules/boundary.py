@@ -12,6 +12,7 @@ from kvgate.rules.change import UNCLASSIFIED, UNVERIFIED, Change, alike, same
 from kvgate.rules.compare.sides import Sides
 from kvgate.rules.evidence import Evidence
 from kvgate.rules.manifest import Manifest
+from kvgate.rules.places import named_apart, tiers
 from kvgate.rules.profile import Coverer, Feature, Knob
 from kvgate.rules.schema import Feature as Carried
 from kvgate.rules.values import Known
@@ -60,12 +61,14 @@ class Boundary:
         return not self.detached and self.certain and self.has_knob is False and not self.separators
 
 
-def find_boundary(sides: Sides, inventory: list[Evidence]) -> Boundary:
+def find_boundary(sides: Sides, inventory: list[Evidence], *, filed_apart: bool = False) -> Boundary:
     """Work out what keeps old and new entries apart.
 
     Args:
         sides: both deployments with their profiles.
         inventory: proved inventories that are bound to the new deployment.
+        filed_apart: whether both are pools that were given their locations together, so that other names of places
+            stand for other places.
 
     """
     old, new = sides.old_cover, sides.new_cover
@@ -77,7 +80,7 @@ def find_boundary(sides: Sides, inventory: list[Evidence]) -> Boundary:
     elif old.profile is None and not old.absent:
         silent = "old"
     return Boundary(
-        separators=tuple(_separators(sides)),
+        separators=tuple(_separators(sides, filed_apart)),
         knob=knob,
         why_knob=why,
         target=target_shown(sides.new, new, sides.derived, inventory),
@@ -120,9 +123,12 @@ def keys_answer(change: Change, boundary: Boundary, sides: Sides) -> KeysAnswer:
         return "yes"
     if not boundary.certain:
         return "unknown"
-    keys = {cover.cell(change.dimension).key for cover in (sides.old_cover, sides.new_cover)}
+    covers = (sides.old_cover, sides.new_cover)
+    keys = {cover.cell(change.dimension).key for cover in covers}
     if keys == {"token-ids"}:
         return "through token ids"
+    if sides.same(_PLACE) is not True and any(_PLACE in cover.in_every_key for cover in covers):
+        return "unknown"  # another name of a place may be another place
     return "unknown" if "unknown" in keys else "no"
 
 
@@ -150,13 +156,21 @@ def _same_store(sides: Sides) -> bool:
     return sides.same("cache.connector") is True
 
 
-def _separators(sides: Sides) -> list[str]:
+# Two names of places may name one place (an alias, a link, a slash at the end), or lists that share a tier.
+_PLACE = "cache.location"
+
+
+def _separators(sides: Sides, filed_apart: bool) -> list[str]:
     """Dimensions in which the keys of all entries differ; known on both sides, under one and the same profile."""
     old, new = sides.old_cover, sides.new_cover
     if old.profile is None or new.profile is None or old.profile.id != new.profile.id:
         return []
     found = []
     for dimension_id, paths in old.in_every_key.items():
+        if dimension_id == _PLACE and not (
+            filed_apart and named_apart(sides.old.value(_PLACE), sides.new.value(_PLACE))
+        ):
+            continue
         others = new.in_every_key.get(dimension_id)
         if others is not None and any(_part_differs(sides, dimension_id, path) for path in {*paths, *others}):
             found.append(dimension_id)
@@ -175,6 +189,8 @@ def _moved_knob(sides: Sides, inventory: list[Evidence]) -> tuple[Knob | None, s
         for knob in sides.new_cover.knobs or ()
         if same(sides.old.get(knob.path), sides.new.get(knob.path)) is False
         and isinstance(sides.new.value(knob.path), str)
+        # In another spelling it may be the same name or place.
+        and (sides.derived is None or sides.derived not in str(sides.old.value(knob.path)))
     ]
     if not moved:
         return None, ""
@@ -198,6 +214,7 @@ def _moved_knob(sides: Sides, inventory: list[Evidence]) -> tuple[Knob | None, s
 
 
 _BEFORE, _AFTER = r"(?:[\w.:@-]*[.:@_-])?", r"(?:[.:@_-][\w.:@-]*)?"
+_ONE_PLACE = re.compile(r"[\w.:@/~-]*")  # whatever else a value holds may be a list, a query or an expansion
 
 
 def holds(knob: Knob, value: object, derived: str | None) -> bool:
@@ -205,17 +222,30 @@ def holds(knob: Knob, value: object, derived: str | None) -> bool:
 
     The id must be a component of the name, whole (``prod-ID`` and ``/kv/ID/a`` will do), with no ``..`` that
     leads out of it and no query or fragment that nobody may read; and the scheme must be one whose path
-    names a place of its own: in ``redis://host/0/ID`` clients read database 0. In a list of places
-    (``/a,/kv/ID``) the others are read too.
+    names a place of its own: in ``redis://host/0/ID`` clients read database 0. In a list of places all are
+    read: of tiers as capture writes them (``[/a/ID + /kv/ID]``) each must hold it, another list (``/a,/kv/ID``,
+    ``/a:/kv/ID``) is no name.
     """
-    if derived is None or not isinstance(value, str) or "," in value:
+    if derived is None or not isinstance(value, str):
         return False
+    named = re.compile(_BEFORE + re.escape(derived) + _AFTER)
+    return all(_names_one_place(knob, tier, named) for tier in tiers(value))
+
+
+def _names_one_place(knob: Knob, value: str, named: re.Pattern[str]) -> bool:
     scheme, mark, rest = value.partition("://")
     if not mark:
         scheme, rest = "", value
-    parts = rest.split("/")
-    named = re.compile(_BEFORE + re.escape(derived) + _AFTER)
-    return scheme.lower() in knob.schemes and ".." not in parts and any(named.fullmatch(part) for part in parts)
+    first, *path = rest.split("/")
+    # A colon in a path parts the places of a list; in front of it, it belongs to a host and its port.
+    listed = any(":" in part for part in path) or (not mark and ":" in first and bool(path))
+    return (
+        scheme.lower() in knob.schemes
+        and _ONE_PLACE.fullmatch(rest) is not None
+        and not listed
+        and ".." not in (first, *path)
+        and any(named.fullmatch(part) for part in (first, *path))
+    )
 
 
 def target_shown(new: Manifest, cover: Coverer, derived: str | None, inventory: Iterable[Evidence]) -> str | None:

@@ -11,7 +11,7 @@ from kvgate.rules.alone import judge_alone
 from kvgate.rules.boundary import Boundary, about_the_target, find_boundary, keys_answer, met, target_shown
 from kvgate.rules.case import Case
 from kvgate.rules.catalogue import dimension, dimension_of
-from kvgate.rules.change import PROFILE, UNCLASSIFIED, UNVERIFIED, Change
+from kvgate.rules.change import PROFILE, UNCLASSIFIED, UNVERIFIED, Change, same
 from kvgate.rules.compare.plain import compare_roles
 from kvgate.rules.compare.sides import Sides
 from kvgate.rules.diff import compare
@@ -72,7 +72,15 @@ def find(case: Case) -> Found:
         olds = pools(old)
         paired = [_face(case, pair, derived, index) for pair in facing(olds, news)]
         if any(found.obligations for pair in paired for found in pair.findings):
-            paired += [_across(_face(case, pair, derived, index)) for pair in crossing(olds, news)]
+            at = {pool.name: pool.manifest.get(_PLACE) for pool in olds}
+            paired += [
+                _across(
+                    _face(
+                        case, pair, derived, index, stays=same(at[pair[1].name], pair[1].manifest.get(_PLACE)) is True
+                    )
+                )
+                for pair in crossing(olds, news)
+            ]
         boundaries += [Between(index, pair.name, pair.boundary) for pair in paired]
         for pair in paired:
             findings += _new(findings, [_in_pool(one, pair.name) for one in pair.findings])
@@ -94,10 +102,14 @@ class _Faced:
     findings: Sequence[Finding]
 
 
-def _face(case: Case, pair: tuple[Pool, Pool], derived: Derived, index: int) -> _Faced:
+_PLACE = "cache.location"
+
+
+def _face(case: Case, pair: tuple[Pool, Pool], derived: Derived, index: int, *, stays: bool = False) -> _Faced:
+    """Find everything between two pools; ``stays``: the new one looks where the old one of its name did."""
     mine, other = pair
     sides = _sides(case, mine.manifest, other.manifest, derived)
-    found, boundary = _pair(case, sides, index)
+    found, boundary = _pair(case, sides, index, filed_apart=stays)
     name = None if mine.name == other.name is None else f"{mine.name or 'old'} -> {other.name or 'new'}"
     # A pool has no pools: their lists are compared once, for the whole deployment.
     return _Faced(name, sides, boundary, [one for one in found if one.change.dimension != "roles"])
@@ -155,7 +167,7 @@ def _pools(case: Case, news: Sequence[Pool]) -> list[Finding]:
     for first, second in itertools.combinations(news, 2):
         sides = _sides(case, first.manifest, second.manifest, Derived(None, ()))
         overridden = {*first.overrides, *second.overrides}
-        for finding in _pair(case, sides, None)[0]:
+        for finding in _pair(case, sides, None, filed_apart=True)[0]:
             path = finding.change.path
             if finding.unverified:
                 # What is unknown of the whole deployment is said once, where it is judged alone.
@@ -214,13 +226,14 @@ def _first(case: Case, news: Sequence[Pool], derived: Derived) -> list[Finding]:
     return [*findings, *_adverse(case, against, None)] if findings else []
 
 
-def _pair(case: Case, sides: Sides, index: int | None) -> tuple[list[Finding], Boundary]:
+def _pair(case: Case, sides: Sides, index: int | None, *, filed_apart: bool) -> tuple[list[Finding], Boundary]:
     """Find everything between an old and a new side. Evidence is about whole deployments, so it binds to those."""
     old, new = (case.old[index], case.new) if index is not None else (case.new, case.new)
     refuted = refutations(case.evidence, old, new)
     against = {item.kind for item in refuted}
     proved = [item for item in case.evidence if item.supports(old, new) and item.kind not in against]
-    boundary = find_boundary(sides, [item for item in proved if item.kind == "inventory"])
+    inventory = [item for item in proved if item.kind == "inventory"]
+    boundary = find_boundary(sides, inventory, filed_apart=filed_apart)
     if "inventory" in against:
         why = "an inventory shows entries of another identity at the target"
         boundary = replace(boundary, knob=None, why_knob=why, target=None)

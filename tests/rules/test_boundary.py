@@ -67,6 +67,57 @@ def test_a_location_of_its_own_is_safe(location: str) -> None:
     assert decided({}, {**WEIGHTS, "cache.location": location.format(identifier)}).exit_code == 0
 
 
+@pytest.mark.parametrize(
+    "location",
+    [
+        "[/shared + /kv/{}/x]",
+        "[/kv/{} + redis://c:6379/0]",
+        "/shared:/kv/{}",
+        "/shared;/kv/{}",
+        "/shared|/kv/{}",
+        "/shared /kv/{}",
+        "shared:/kv/{}",
+        "file:///shared:/kv/{}",
+        "file:///shared,file:///kv/{}",
+        "/kv/{}/$OTHER",
+        "s3://bucket/{}/?prefix=shared",
+    ],
+)
+def test_a_list_of_places_is_safe_only_where_each_is(location: str) -> None:
+    new = {**WEIGHTS, "cache.location": location.format(derive(clean(WEIGHTS)).id)}
+    assert decided({}, new).exit_code == 10
+    assert decided([], new).exit_code == 11
+
+
+def test_tiers_that_all_hold_the_derived_id_are_safe() -> None:
+    location = "[/nvme/{0} + s3://bucket/{0}]".format(derive(clean(WEIGHTS)).id)
+    assert decided({}, {**WEIGHTS, "cache.location": location}).exit_code == 0
+
+
+PLACES = [
+    ("redis://c:6379/0", "redis://c:6379"),
+    ("/kv", "/kv/"),
+    ("/kv", "/link-to-kv"),
+    ("[file:///nvme1 + redis://c:6379/0]", "[file:///nvme2 + redis://c:6379/0]"),
+    ("redis://cache-1:6379/0", "redis://cache-1-alias:6379/0"),
+]
+
+
+@pytest.mark.parametrize(("old", "new"), PLACES)
+def test_another_name_of_a_place_is_not_known_to_be_another_place(old: str, new: str) -> None:
+    """Both sides wrote under the derived id, the old one with other weights."""
+    name = {"cache.namespace": derive(clean()).id}
+    decision = decided({**WEIGHTS, **name, "cache.location": old}, {**name, "cache.location": new})
+    assert (decision.verdict, decision.exit_code) == (NAMESPACE, 10)
+    assert [finding.change.dimension for finding in decision.findings if finding.open] == ["weights"]
+
+
+def test_a_place_of_its_own_that_was_used_in_another_spelling_separates_nothing() -> None:
+    place = f"/kv/{derive(clean()).id}"
+    decision = decided({**WEIGHTS, "cache.location": place}, {"cache.location": f"{place}/"})
+    assert (decision.boundaries[0].boundary.knob, decision.exit_code) == (None, 10)
+
+
 def test_the_derived_id_of_another_identity_is_a_hand_typed_name() -> None:
     stranger = {**WEIGHTS, "cache.namespace": derive(clean()).id}
     assert decided({}, stranger).exit_code == 10
@@ -290,6 +341,15 @@ def pools(first: dict[str, Any], second: dict[str, Any], **base: Any) -> dict[st
             {"cache.location": "redis://b:1/0"},
             11,
         ),
+        (
+            {"precision.kv_cache": "fp8_e4m3", "cache.location": "[/nvme1 + redis://a:1/0]"},
+            {"cache.location": "[/nvme2 + redis://A:1]"},
+            30,
+        ),
+        ({"precision.kv_cache": "fp8_e4m3", "cache.location": "/kv/"}, {"cache.location": "file:///kv"}, 30),
+        ({"precision.kv_cache": "fp8_e4m3", "cache.location": "/kv/a"}, {"cache.location": "/kv"}, 30),
+        ({"precision.kv_cache": "fp8_e4m3", "cache.location": "/kv/a"}, {"cache.location": "/kv/b"}, 11),
+        ({"precision.kv_cache": "fp8_e4m3", "cache.location": "s3://a/x"}, {"cache.location": "s3://b/x"}, 11),
     ],
 )
 def test_pools_share_the_store_while_they_run(first: dict[str, Any], second: dict[str, Any], exit_code: int) -> None:

@@ -99,6 +99,18 @@ def test_pools_that_stay_where_they_are_are_not_asked_of_each_others_place() -> 
     assert (decision.verdict, decision.exit_code) == (NAMESPACE, 0)
 
 
+def test_pools_that_were_filed_apart_stay_apart_while_they_stay_where_they_are() -> None:
+    text = {"chat_template.digest": digest("9"), "chat_template.tree": digest("9")}
+    roles = [pool("decode", precision__kv_cache=FP8, cache__location="/kv/a"), pool("prefill", cache__location="/kv/b")]
+    assert decided({"roles": roles}, {"roles": roles, **text}).exit_code == 0
+    swapped = [
+        pool("decode", precision__kv_cache=FP8, cache__location="/kv/b"),
+        pool("prefill", cache__location="/kv/a"),
+    ]
+    named = {"cache.namespace": derive(clean({"roles": swapped})).id}
+    assert decided({"roles": roles, **named}, {"roles": swapped, **named}).exit_code == 10
+
+
 def test_a_template_fix_of_pools_that_the_key_tells_apart() -> None:
     roles = {"roles": [pool("decode", parallelism__tensor=4), pool("prefill")]}
     decision = decided(roles, {**roles, "chat_template.digest": digest("9"), "chat_template.tree": digest("9")})
