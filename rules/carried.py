@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from kvgate.rules.manifest import Manifest
+from kvgate.rules.schema import Feature
 from kvgate.rules.values import Known
 
 
@@ -21,3 +24,8 @@ def carries(manifest: Manifest, feature: str) -> bool | None:
             return True
         deciding.append(adapters)
     return False if all(isinstance(field, Known) for field in deciding) else None
+
+
+def text_only(manifest: Manifest) -> bool:
+    """Whether requests are known to carry nothing but text."""
+    return all(carries(manifest, feature) is False for feature in get_args(Feature))

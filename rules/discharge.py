@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kvgate.rules.attention import uses_mla
+from kvgate.rules.carried import text_only
 from kvgate.rules.change import Change
 from kvgate.rules.compare.sides import Sides
 from kvgate.rules.evidence import Evidence
@@ -78,8 +79,7 @@ def _upgrade(change: Change, sides: Sides) -> str | None:
     for row in profile.upgrades:
         if row.path != change.path or row.keys != "kept" or row.kv != "same":
             continue
-        text_only = all(side.value("request_features") == [] for side in (sides.old, sides.new))
-        if row.scope == "text" and not text_only:
+        if row.scope == "text" and not (text_only(sides.old) and text_only(sides.new)):
             continue
         # Both ways: in a rolling update old workers read what new ones write.
         if all(version_in(a, row.from_) and version_in(b, row.to) for a, b in ((old, new), (new, old))):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvgate.rules.carried import carries
+from kvgate.rules.carried import carries, text_only
 from kvgate.rules.decide import Decision
 from kvgate.rules.namespace import derive
 from tests.rules.clean import FORGET, clean, digest
@@ -99,3 +99,10 @@ def test_adapters_that_could_be_loaded_left_entries_behind_as_served_ones_do() -
         assert rules(decision).count("requests-left-mixed-entries") == 1
     offload = base("vllm-offload-fs")
     assert decided({**offload, "request_features": ["lora_hot_load"]}, offload).exit_code == 0
+
+
+def test_nothing_but_text() -> None:
+    assert text_only(clean())
+    for side in ({"adapters": SERVED}, {"adapters": FORGET}, {"cache.tenancy": BY_SALT}, {"request_features": FORGET}):
+        assert not text_only(clean(side))
+    assert not text_only(clean({"request_features": ["lora_hot_load"]}))
