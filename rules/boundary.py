@@ -144,9 +144,13 @@ def _newly_carried(sides: Sides) -> str | None:
     """Return what carries the new tenant boundary into every key, where old requests are known to have had none."""
     old, new = sides.old_cover.profile, sides.new_cover.profile
     carrier = (sides.new.value("cache.tenancy") or {}).get("carried_by")
-    features = sides.old.get("request_features")
+    features, tenancy = sides.old.get("request_features"), sides.old.get("cache.tenancy")
     if old is None or new is None or old.id != new.id or carrier not in get_args(Carried):
         return None
+    if not isinstance(tenancy, Known) or (tenancy.value or {}).get("carried_by") == carrier:
+        return None  # old requests are said to have carried it, whatever the list of features says
+    if sides.old_cover.cell("cache.namespace").clashes_with == carrier and not sides.old.unset("cache.namespace"):
+        return None  # the namespace stood where the carrier does: a tenant's value may be the very name
     cells = [cover.request(cast("Feature", carrier)) for cover in (sides.old_cover, sides.new_cover)]
     held = all(cell.key == "separates" and cell.scope == "tenant" for cell in cells)
     return carrier if held and isinstance(features, Known) and carrier not in (features.value or ()) else None

@@ -12,7 +12,11 @@ from tests.rules.connectors import OTHER, base
 from tests.rules.deciding import CLEAR, NAMESPACE, REUSE, about, decided
 
 FRONT = ("lmcache-mp", "vllm-offload-fs", "vllm-mooncake", "sglang-hicache-file")
-MLA = {"model.config/model_type": "deepseek_v3", "model.config/kv_lora_rank": 512}
+MLA: dict[str, Any] = {
+    "model.config/model_type": "deepseek_v3",
+    "model.config/architectures": ["DeepseekV3ForCausalLM"],
+    "model.config/kv_lora_rank": 512,
+}
 SALTED = {"cache.tenancy": {"boundary": "tenant", "carried_by": "cache_salt"}, "request_features": ["cache_salt"]}
 KEPT, APART, OPEN = (REUSE, 0), (NAMESPACE, 0), (NAMESPACE, 10)
 
@@ -27,7 +31,13 @@ ROLLOUTS: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[tuple[str, int],
         {"inputs.system_prompts": {"default": digest("9")}, "inputs.tool_schemas": {}},
         (KEPT, KEPT, KEPT, KEPT),
     ),
-    "first cache_salt": ({}, SALTED, (APART, APART, APART, APART)),
+    # LMCache MP files a namespace as the salt of every request, and a tenant may have that very name.
+    "first cache_salt": ({}, SALTED, (OPEN, APART, APART, APART)),
+    "first cache_salt, no namespace before": (
+        {"cache.namespace": None},
+        {**SALTED, "cache.namespace": None},
+        (APART, APART, APART, APART),
+    ),
     "tensor size 4 to 8": ({"parallelism.tensor": 4}, {"parallelism.tensor": 8}, (APART, OPEN, OPEN, APART)),
     "tensor size 4 to 8, MLA": (
         {**MLA, "parallelism.tensor": 4},
@@ -97,11 +107,13 @@ def test_blue_and_green(connector: str) -> None:
         ({"request_features": FORGET}, {}, OPEN),
         # The salt is carried, and another difference stands beside it.
         ({}, OTHER["weights"], OPEN),
+        # The old manifest contradicts itself: either half of it may be what was.
         (
             {"cache.tenancy": {"boundary": "organization", "carried_by": "cache_salt"}, "request_features": []},
             {},
-            APART,
+            OPEN,
         ),
+        ({"cache.tenancy": {"boundary": "shared", "carried_by": None}, "request_features": []}, {}, APART),
         ({"cache.connector": "lmcache-mp"}, {}, OPEN),
     ],
 )
@@ -111,6 +123,14 @@ def test_a_first_salt_is_apart_only_where_no_old_request_had_one(
     front = base("vllm-offload-fs")
     decision = decided({**front, **old}, {**front, **SALTED, **new})
     assert (decision.verdict, decision.exit_code) == answer
+
+
+@pytest.mark.parametrize("namespace", ["prod-a", FORGET])
+def test_a_first_salt_where_the_namespace_stood_in_its_place(namespace: Any) -> None:
+    front = base("lmcache-mp")
+    decision = decided({**front, "cache.namespace": namespace}, {**front, **SALTED, "cache.namespace": None})
+    assert not decision.accepted
+    assert "cache.tenancy" in {finding.change.dimension for finding in decision.findings if finding.open}
 
 
 def test_a_salt_that_the_key_does_not_hold_is_no_boundary() -> None:
