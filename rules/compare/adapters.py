@@ -69,11 +69,11 @@ def _one(
                 "other bytes under the same name; whether they were swapped in place is not known",
             )
         return ("replaced-in-place" if in_place else "replaced"), before, after, "other bytes under the same name"
-    if any(old.get(part) != new.get(part) for part in ("rank", "alpha") if part in old and part in new):
-        # The digest covers both (kvgate.weights.adapters), so one of the manifests was edited.
-        return UNVERIFIED, before, after, "equal digests, but another rank or alpha"
     if was_gone:
         return "added", before, after, "the same bytes come back"
+    if any(old.get(part) != new.get(part) for part in ("rank", "alpha")):
+        # The digest covers both (kvgate.weights.adapters), so one of the manifests was edited.
+        return UNVERIFIED, before, after, "equal digests, but rank and alpha are not known to be equal"
     if old.get("path") != new.get("path"):
         return "moved", Known(old.get("path")), Known(new.get("path")), "the same bytes at another path"
     return None
