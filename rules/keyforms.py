@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from kvgate.rules import dtypes
-from kvgate.rules.attention import uses_mla
+from kvgate.rules.attention import replicas_divide_attention, uses_mla
 from kvgate.rules.manifest import Manifest
 from kvgate.rules.values import UNKNOWN, Field, Known
 
@@ -110,14 +110,14 @@ def _launches_itself(manifest: Manifest) -> bool:
 def _attention_tensor_size(field: Known, manifest: Manifest) -> Field:
     """The tensor size of attention, and nothing for MLA (SGLang's HiCache).
 
-    With data parallel attention it is the size divided by both the data and the context parallel size, and whether
-    attention is data parallel is not in the manifest: so it is only known where neither can be.
+    With data parallel attention it is the size divided by both the data and the context parallel size, and with some
+    flags by another: so it is only known where nothing can divide it.
     """
     mla = uses_mla(manifest)
     if mla is None or mla:
         return UNKNOWN if mla is None else Known(1)
     alone = all(manifest.value(f"parallelism.{name}") == 1 for name in ("data", "prefill_context"))
-    return field if alone else UNKNOWN
+    return field if alone and not replicas_divide_attention(manifest) else UNKNOWN
 
 
 def _kv_heads_per_rank(field: Known, manifest: Manifest) -> Field:

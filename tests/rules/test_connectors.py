@@ -254,6 +254,10 @@ SGLANG_SIZES = [
     ({"parallelism.tensor": 8}, True),
     # Attention is data parallel, for all that is known: both sizes may be one and the same in the key.
     ({"parallelism.tensor": 8, "parallelism.data": 4}, False),
+    ({"parallelism.tensor": 8, "engine.args/attn-dp-size": 4}, False),
+    ({"parallelism.tensor": 8, "engine.args/attn-dp-size": 1}, True),
+    ({"parallelism.tensor": 8, "engine.args/enable-dp-attention": True}, False),
+    ({"parallelism.tensor": 8, "engine.args": FORGET}, False),
     ({"parallelism.tensor": 8, "parallelism.data": FORGET}, False),
     ({"parallelism.tensor": 8, "parallelism.prefill_context": 2}, False),
     ({"parallelism.tensor": 8, "model.config/kv_lora_rank": 512}, False),

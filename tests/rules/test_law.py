@@ -103,7 +103,10 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
     "parallelism.pipeline": [{"parallelism.pipeline": 2}],
     "parallelism.expert": [{"parallelism.expert": 2}],
     "parallelism.context": [{"parallelism.decode_context": 2}],
-    "parallelism.data": [{"parallelism.data": 4}],
+    "parallelism.data": [
+        {"parallelism.data": 4},
+        {"parallelism.data": 4, "engine.name": "sglang", "engine.args/enable-dp-attention": True},
+    ],
     "engine.name": [{"engine.name": "sglang"}],
     "engine.version": [{"engine.version": "0.32.0"}, {"engine.version": "0.1.0"}],
     "engine.build": [
@@ -166,7 +169,7 @@ CONTEXTS: dict[str, dict[str, Any]] = {
     "cells on a condition": {**base("sglang-hicache-file"), "cache.namespace": None},
     "entries of the worker": base("vllm-apc"),
     "two things at one place": {
-        **base("flexkv"),
+        **base("llm-d-fs"),
         "request_features": ["lora", "cache_salt"],
         "cache.tenancy": TENANT,
     },

@@ -52,7 +52,11 @@ def test_fp8_formats_share_a_storage_type_in_lmcache_and_not_in_vllm() -> None:
     assert decided({**LMCACHE, "precision.kv_cache": "int8"}, {**LMCACHE, **e5m2}).exit_code == 0
 
 
-MLA = {"model.config/model_type": "deepseek_v3", "model.config/kv_lora_rank": 512}
+MLA: dict[str, Any] = {
+    "model.config/model_type": "deepseek_v3",
+    "model.config/architectures": ["DeepseekV3ForCausalLM"],
+    "model.config/kv_lora_rank": 512,
+}
 
 
 def test_mla_shares_across_tensor_ranks_by_design() -> None:
@@ -86,10 +90,12 @@ MLA_CONFIGS: list[tuple[dict[str, Any], bool | None]] = [
     ({"model.config/model_type": "another"}, None),
     ({"model.config/model_type": "minicpm3", "model.config/kv_lora_rank": 256}, None),
     ({"model.config/model_type": "kimi_linear", "model.config/kv_lora_rank": 512}, None),
+    ({**MLA, "model.config/architectures": ["AnotherForCausalLM"]}, None),
     ({**MLA, "model.config/linear_attn_config": {"kda_layers": [1]}}, None),
     ({**MLA, "engine.args/VLLM_MLA_DISABLE": "1"}, None),
     ({**MLA, "engine.args/VLLM_MLA_DISABLE": "0"}, True),
     ({**MLA, "engine.args": FORGET}, None),
+    ({**MLA, "engine.speculative": {"method": "eagle", "model": "a"}}, None),
 ]
 
 
