@@ -93,8 +93,9 @@ def test_buffers_that_compare_as_others_have_an_id_of_their_own() -> None:
 
 def test_buffers_of_an_engine_that_was_not_asked_are_not_known() -> None:
     own = {SERVED: served("34", "a", "8")}
-    for pair in (({}, own), (own, {})):
-        decision = decided(*pair)
+    nobody: dict[str, Any] = {}
+    for old, new in ((nobody, own), (own, nobody)):
+        decision = decided(old, new)
         assert (decision.exit_code, kinds(decision)) == (11, [(SERVED, "unverified")])
 
 
