@@ -129,7 +129,19 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
         {"request_features": ["prompt_embeds"]},
         {"request_features": ["multimodal"]},
     ],
-    "roles": [{"roles": [{"name": "p", "set": {"parallelism.tensor": 8}}, {"name": "d", "set": {}}]}],
+    "roles": [
+        {"roles": [{"name": "p", "set": {"parallelism.tensor": 8}}, {"name": "d", "set": {}}]},
+        # A pool that is what the other side is in all that the key holds; one that is filed where nobody looks.
+        {
+            "parallelism.tensor": 2,
+            "roles": [{"name": "p", "set": {"parallelism.tensor": 4}}, {"name": "d", "set": {}}],
+        },
+        {"roles": [{"name": "p", "set": {"cache.namespace": "z"}}, {"name": "d", "set": {}}]},
+        {
+            "cache.tenancy": {"boundary": "shared", "carried_by": None},
+            "roles": [{"name": "p", "set": {"cache.tenancy.boundary": "tenant"}}, {"name": "d", "set": {}}],
+        },
+    ],
     "cache.connector": [{"cache.connector": "lmcache"}, {"cache.connector": "nobody-knows"}, {"cache.connector": None}],
     "cache.version": [{"cache.version": "0.5.1"}, {"cache.version": "0.1"}],
     "cache.location": [{"cache.location": "redis://cache-2:6379/0"}],
@@ -437,6 +449,20 @@ def test_forgetting_where_both_sides_changed(context: str) -> None:
 @pytest.mark.parametrize("context", FULL)
 def test_forgetting_after_two_changes(context: str) -> None:
     assert list(itertools.islice(broken(two_dimensions(context)), 5)) == []
+
+
+def old_pools(context: str) -> Cases:
+    """Yield old pools of every kind before a new deployment that differs in one dimension, with pools and without."""
+    base = CONTEXTS[context]
+    for pools, (name, alternatives) in itertools.product(CHANGES["roles"], CHANGES.items()):
+        for change in alternatives[:1] if name != "roles" else ():
+            yield {**base, **pools}, {**base, **change}, ("roles",)
+            yield {**base, **pools}, {**base, **pools, **change}, ("roles",)
+
+
+@pytest.mark.parametrize("context", ["lmcache", "own-store, token keyed"])
+def test_forgetting_pools(context: str) -> None:
+    assert list(itertools.islice(broken(old_pools(context)), 5)) == []
 
 
 EVIDENCE_KINDS: list[Kind] = list(get_args(Kind))
