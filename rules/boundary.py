@@ -218,6 +218,7 @@ def _moved_knob(sides: Sides, inventory: list[Evidence]) -> tuple[Knob | None, s
 
 
 _BEFORE, _AFTER = r"(?:[\w.:@-]*[.:@_-])?", r"(?:[.:@_-][\w.:@-]*)?"
+_HOST = re.compile(r"[\w.-]*(?::[0-9]+)?")
 _ONE_PLACE = re.compile(r"[\w.:@/~-]*")  # whatever else a value holds may be a list, a query or an expansion
 
 
@@ -241,14 +242,18 @@ def _names_one_place(knob: Knob, value: str, named: re.Pattern[str]) -> bool:
     if not mark:
         scheme, rest = "", value
     first, *path = rest.split("/")
-    # A colon in a path parts the places of a list; in front of it, it belongs to a host and its port.
-    listed = any(":" in part for part in path) or (not mark and ":" in first and bool(path))
+    # A colon in a path parts the places of a list; it belongs to a host and its port, or to a name that is no path.
+    name = knob.path == "cache.namespace" and not path
+    plain = _HOST.fullmatch(first) is not None if mark else name or ":" not in first
+    # Two hosts may serve one folder; a bucket is a place of its own.
+    parts = path if scheme.lower() in ("file", "fs") else [first, *path]
     return (
         scheme.lower() in knob.schemes
         and _ONE_PLACE.fullmatch(rest) is not None
-        and not listed
+        and plain
+        and not any(":" in part for part in path)
         and ".." not in (first, *path)
-        and any(named.fullmatch(part) for part in (first, *path))
+        and any(named.fullmatch(part) for part in parts)
     )
 
 

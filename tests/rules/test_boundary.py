@@ -77,6 +77,8 @@ def test_a_location_of_its_own_is_safe(location: str) -> None:
         "/shared|/kv/{}",
         "/shared /kv/{}",
         "shared:/kv/{}",
+        "shared:{}",
+        "fs://{}:80/kv",
         "file:///shared:/kv/{}",
         "file:///shared,file:///kv/{}",
         "/kv/{}/$OTHER",

@@ -154,7 +154,7 @@ def test_that_the_pools_differ_is_met_where_every_pair_is_kept_apart() -> None:
 
 
 def test_what_a_pool_files_elsewhere_is_not_cleared_with_the_rest() -> None:
-    front, options = base("aibrix"), {"declare_clear": True, "strategy": "recreate"}
+    front = base("aibrix")
     old = {**front, "roles": [pool("p", parallelism__tensor=8), pool("d", cache__namespace="z")]}
     for one in (old, {**old, "roles": FORGET}):
-        assert not decided(one, {**front, "parallelism.expert": 2}, profiles=spoken(), **options).accepted
+        assert not decided(one, {**front, "parallelism.expert": 2}, profiles=spoken(), **ASKED[-1]).accepted
