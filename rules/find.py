@@ -191,12 +191,12 @@ def _pools_changed(case: Case, old: Manifest, index: int, derived: Derived, pair
     """Compare the lists of pools themselves; what each pool is, is compared pool by pool.
 
     That they differ is met where every pair of pools is kept apart. An old pool of which nothing is known may be
-    what the new deployment is in every setting, so nothing meets that it is not known.
+    what the new deployment is in every setting, so nothing meets that it is not known but reading no store at all.
     """
     findings = []
     for change in compare_roles(dimension("roles"), _sides(case, old, case.new, derived)):
         found = _finding(case.pack.rule_for(change.dimension, change.kind), change, index)
-        if not change.unverified:
+        if not change.unverified or all(one.boundary.detached for one in paired):
             each = [
                 _met_by(
                     replace(found, keys_separate=keys_answer(change, one.boundary, one.sides)), one.boundary, one.sides

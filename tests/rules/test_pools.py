@@ -143,6 +143,12 @@ def test_nothing_meets_that_the_old_pools_are_not_known(options: dict[str, Any])
     assert not decided({**old, "roles": FORGET}, named, **options).accepted
 
 
+def test_a_deployment_that_reads_no_store_need_not_know_the_old_pools() -> None:
+    assert decided({"roles": FORGET}, {"cache.connector": None}).exit_code == 0
+    reads = {"cache.connector": None, "roles": [pool("p", cache__connector="lmcache-mp"), pool("q")]}
+    assert decided({"roles": FORGET}, reads).exit_code == 11
+
+
 def test_that_the_pools_differ_is_met_where_every_pair_is_kept_apart() -> None:
     front = base("lmcache")
     new = {**front, "parallelism.tensor": 4, **WEIGHTS}
