@@ -14,7 +14,7 @@ from tests.acceptance.releases import Checkpoints
 from tests.corpora.engine_server import Engine, serving
 from tests.deployments.serving_engine import answering, replies
 
-REUSE = "verified-compatible-reuse"
+REUSE, NEW = "verified-compatible-reuse", "new-namespace"
 K_PROJ = "model.layers.2.self_attn.k_proj.weight"
 Holding = Callable[..., str]
 
@@ -32,8 +32,12 @@ def holding() -> Iterator[Holding]:
         yield call
 
 
-def test_asking_the_new_engine_only_costs_nothing(check: Check, capture: Capture, holding: Holding, base: Path) -> None:
-    assert (*check(capture(base), capture(base, endpoint=holding(base))),) == (REUSE, 0, [])
+def test_asking_both_engines_costs_nothing_and_one_only_says_nothing_of_the_others_buffers(
+    check: Check, capture: Capture, holding: Holding, base: Path
+) -> None:
+    asked = capture(base, endpoint=holding(base))
+    assert (*check(asked, asked),) == (REUSE, 0, [])
+    assert (*check(capture(base), asked),) == (NEW, 11, ["served-weights-changed"])
 
 
 def test_a_new_tail_is_a_new_tail_whoever_was_asked(
