@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from kvgate.weights.kept_hashes import KeptHashes
     from kvgate.weights.tensor_map import TensorMap
 
+_MAP = ".jsonl"
 _SHOWN = ("digest", "kv_digest", "kv_rule", "layout", "tensors", "bytes")
 
 
@@ -37,12 +38,14 @@ class Stored:
         from kvgate.weights.kv_scales import kv_scales_digest
         from kvgate.weights.tensor_map import write_map
 
-        adapter, is_map = (path / "adapter_config.json").is_file(), path.suffix == ".jsonl"
+        adapter, is_map = _is_adapter(path), path.suffix == _MAP
         if map_to is not None:
             if adapter or is_map:
                 what = "an adapter has no map of its own" if adapter else "that is a map"
                 raise UsageError(what, where=f"-o map={map_to}")
             refuse_overwriting([map_to], [path / name for name in list_folder(path)] if path.is_dir() else [path])
+            if map_to.suffix != _MAP:
+                raise UsageError(f"a map is known by its name: {map_to.stem}{_MAP}", where=f"-o map={map_to}")
         if adapter:
             return _adapter(path)
         if is_map:
@@ -70,6 +73,12 @@ class Stored:
         from kvgate.weights.dtypes import GGUF, OPAQUE
         from kvgate.weights.tensor_map import compare_maps
 
+        adapters = [_is_adapter(side) for side in (old, new)]
+        if all(adapters):
+            return _adapters(old, new)
+        if any(adapters):
+            where = str((old, new)[adapters[1]])
+            raise InputError("an adapter does not compare with a model", where=where, hint="compare like with like")
         (before, old_facts), (after, new_facts) = self._side(old), self._side(new)
         opaque = [any(entry.dtype == OPAQUE for entry in side.entries) for side in (before, after)]
         if opaque[0] != opaque[1]:
@@ -102,7 +111,7 @@ class Stored:
         """Return the tensors at ``path``, and what GGUF says beside them."""
         from kvgate.weights.tensor_map import TensorMap, read_map
 
-        if path.suffix == ".jsonl":
+        if path.suffix == _MAP:
             return read_map(path, None), None
         found = self._checkpoint(path)
         facts = None if found.metadata is None else {**found.metadata, "digest of all": found.metadata_digest}
@@ -114,6 +123,19 @@ class Stored:
 
         config = effective_config(read_config(path)).config if (path / "config.json").exists() else None
         return fingerprint_checkpoint(path, config, self._progress, kept=self._kept, opaque_pickle=self._opaque)
+
+
+def _is_adapter(path: Path) -> bool:
+    return (path / "adapter_config.json").is_file()
+
+
+def _adapters(old: Path, new: Path) -> dict[str, Any]:
+    before, after = _adapter(old), _adapter(new)
+    facts = {"state": "equal" if before["digest"] == after["digest"] else "different"}
+    facts |= {"old": before.pop("digest"), "new": after.pop("digest")}
+    return facts | {
+        "changed": [f"{name}: {before[name]} -> {after[name]}" for name in before if before[name] != after[name]]
+    }
 
 
 def _adapter(folder: Path) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import pytest
 
 from kvgate.deployments import published as publications
 from kvgate.weights import kept_hashes
+from tests.acceptance.releases import write_adapter
 from tests.cli.conftest import Run
 from tests.deployments.hub_server import Hub, Repository, serving
 from tests.weights.builders import Tensor, encode, llama, words, write, write_shards
@@ -35,6 +36,16 @@ def test_the_map_is_written_and_stands_for_the_folder(run: Run, old: Path, tmp_p
     write_shards(tmp_path / "resharded", llama(), [names[::2], names[1::2]])
     ran = run("fingerprint", "old.jsonl", "--compare", "resharded")
     assert (ran.code, ran.out.splitlines()[0]) == (0, "state: equal")
+
+
+def test_adapters_compare_with_adapters_alone(run: Run, old: Path, tmp_path: Path) -> None:  # noqa: ARG001
+    for name, seed in (("one", 1), ("same", 1), ("other", 2)):
+        write_adapter(tmp_path / name, seed)
+    ran = run("fingerprint", "one", "--compare", "same")
+    assert (ran.code, ran.out.splitlines()[0]) == (0, "state: equal"), ran.err
+    assert run("fingerprint", "one", "--compare", "other").code == 10
+    ran = run("fingerprint", "old", "--compare", "one")
+    assert (ran.code, "an adapter does not compare with a model" in ran.err) == (3, True)
 
 
 def test_what_differs_is_named(run: Run, old: Path, tmp_path: Path) -> None:
@@ -151,6 +162,12 @@ def test_one_revision_on_the_hub(run: Run, hub: Hub) -> None:
     (file,) = facts["weights"].values()
     assert file["digest"].startswith("sha256:")
     assert hub.sent == 0
+
+
+def test_a_map_has_a_name_that_it_can_be_read_by(run: Run, old: Path, tmp_path: Path) -> None:  # noqa: ARG001
+    ran = run("fingerprint", "old", "-o", "map=old.json")
+    assert (ran.code, "old.jsonl" in ran.err) == (2, True)
+    assert not (tmp_path / "old.json").exists()
 
 
 def test_a_map_is_not_written_over_what_it_is_of(run: Run, old: Path) -> None:
