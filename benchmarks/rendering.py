@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 CHUNK = 1024
-WAYS = ("direct", "encode", "pipeline", "snapshot")
+WAYS = ("direct", "encode", "rendered", "pipeline", "snapshot")
 
 
 def loaded(folder: Path) -> Any:
@@ -65,7 +65,12 @@ def encode(folder: Path, chats: Path) -> Callable[[], object]:
     return run
 
 
-def pipeline(folder: Path, chats: Path) -> Callable[[], object]:
+def rendered(folder: Path, chats: Path) -> Callable[[], object]:
+    """Do what "direct" does, in the pipeline's way: render, encode, record coverage, and write no line."""
+    return pipeline(folder, chats, lines=False)
+
+
+def pipeline(folder: Path, chats: Path, *, lines: bool = True) -> Callable[[], object]:
     """Do what the bounded child does: render, encode, record coverage, write the lines down."""
     import gc
     import os
@@ -92,7 +97,12 @@ def pipeline(folder: Path, chats: Path) -> Callable[[], object]:
     gc.freeze()
     does = leaves_encoding_to_its_backend(tokenizer)
     options, _ = render_options({})
-    work = Pipeline(
+
+    class Unwritten(Pipeline):
+        def _line(self, draft: Any, clock: Any) -> bytes:  # noqa: ARG002
+            return b""
+
+    work = (Pipeline if lines else Unwritten)(
         Renderer(tokenizer, None, options, str(folder), 16 << 20, random=facts.reads_chance),
         Encoder(tokenizer, direct=does),
         CLOCKS[: 2 if facts.reads_clock else 1],
@@ -130,7 +140,9 @@ def snapshot(folder: Path, chats: Path) -> Callable[[], object]:
 
 def measure(way: str, folder: Path, chats: Path) -> None:
     """Run one way once; print seconds, processor seconds, and the largest memory in MiB of this process or a child."""
-    run = {"direct": direct, "encode": encode, "pipeline": pipeline, "snapshot": snapshot}[way](folder, chats)
+    run = {"direct": direct, "encode": encode, "rendered": rendered, "pipeline": pipeline, "snapshot": snapshot}[way](
+        folder, chats
+    )
     began, used = time.perf_counter(), _processor_seconds()
     run()
     seconds, used = time.perf_counter() - began, _processor_seconds() - used
