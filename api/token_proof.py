@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from kvgate.rules.change import Change, measured
 from kvgate.rules.compare.sides import Sides
-from kvgate.rules.diff import compare
-from kvgate.rules.discharge import token_changes
+from kvgate.rules.diff import compare_only
+from kvgate.rules.discharge import TOKEN_DIMENSIONS, token_changes
 from kvgate.rules.manifest import Manifest
 from kvgate.rules.profile import cover
 
@@ -29,12 +29,8 @@ fails is not one that leaves no tokens, which is what the proofs take it for."""
 
 
 def what_differs(old: Manifest, new: Manifest) -> list[Change]:
-    """Return what may give the same text other ids; nothing: the manifests prove that they are equal.
-
-    Raises:
-        InputError: the manifests contradict each other.
-    """
-    return token_changes(compare(Sides(old, new, cover(old), cover(new))))
+    """Return what may give the same text other ids; nothing: the manifests prove that they are equal."""
+    return token_changes(compare_only(Sides(old, new, cover(old), cover(new)), TOKEN_DIMENSIONS))
 
 
 def why_not_proved(

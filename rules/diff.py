@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from kvgate.rules.advisories import producer_changes
@@ -93,6 +93,16 @@ def compare(sides: Sides) -> list[Change]:
     ]
     changes += producer_changes(sides)
     return changes + _unclaimed(sides, changes)
+
+
+def compare_only(sides: Sides, wanted: Collection[str]) -> list[Change]:
+    """Return the changes of some dimensions, as :func:`compare` finds them; nothing else is looked at."""
+    return [
+        change
+        for dimension in dimensions()
+        if dimension.id in wanted
+        for change in _COMPARISONS[dimension.compare](dimension, sides)
+    ]
 
 
 def changed_leaves(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

@@ -48,7 +48,7 @@ class TemplateCoverage:
 
     tree: Node
     executed: frozenset[int]
-    marks: tuple[str, ...] = ()
+    marks: tuple[str, ...]
 
 
 @dataclass(frozen=True)

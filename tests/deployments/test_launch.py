@@ -14,39 +14,8 @@ from kvgate.deployments.launch.flags import flag_table
 from kvgate.deployments.launch.vllm import _SET_BY_FLAGS
 from kvgate.rules.errors import InputError
 from kvgate.rules.manifest import schema_leaves
+from tests.deployments.unset import UNSET
 
-# What `vllm serve org/m` says: nothing is set, so the engine's defaults apply.
-UNSET: dict[str, Any] = {
-    "engine.name": "vllm",
-    "engine.image": None,
-    "engine.attention_backend": None,
-    "engine.block_size": None,
-    "engine.max_model_len": None,
-    "engine.kv_layout": None,
-    "engine.prefix_hash.algorithm": None,
-    "engine.prefix_hash.seed": None,
-    "engine.speculative": None,
-    "engine.args": {},
-    "model.quantization": None,
-    "model.revision": None,
-    "model.served_name": None,
-    "parallelism.tensor": 1,
-    "parallelism.pipeline": 1,
-    "parallelism.data": 1,
-    "parallelism.expert": 1,
-    "parallelism.decode_context": 1,
-    "parallelism.prefill_context": 1,
-    "adapters": [],
-    "request_features": [],
-    "roles": None,
-    "weights.mutable": False,
-    "tokenizer.options": {},
-    "cache.connector": None,
-    "cache.location": None,
-    "cache.namespace": None,
-    "cache.chunk_size": None,
-    "cache.serde": None,
-}
 PENDING = ("precision.compute", "precision.kv_cache")
 NO_VERSION = (("engine.version", "the launch line does not say it"),)
 DIGEST = "sha256:" + "a" * 64

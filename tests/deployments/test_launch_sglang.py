@@ -18,39 +18,10 @@ from kvgate.deployments.launch.flags import flag_table
 from kvgate.deployments.launch.sglang import _SET_BY_FLAGS
 from kvgate.rules.errors import InputError
 from kvgate.rules.manifest import schema_leaves
+from tests.deployments.unset import UNSET
 
 SERVER = "python3 -m sglang.launch_server --model-path org/m --admin-api-key given"
-UNSET: dict[str, Any] = {
-    "engine.name": "sglang",
-    "engine.image": None,
-    "engine.attention_backend": None,
-    "engine.block_size": None,
-    "engine.max_model_len": None,
-    "engine.kv_layout": None,
-    "engine.prefix_hash.algorithm": None,
-    "engine.prefix_hash.seed": None,
-    "engine.speculative": None,
-    "engine.args": {},
-    "model.quantization": None,
-    "model.revision": None,
-    "model.served_name": None,
-    "parallelism.tensor": 1,
-    "parallelism.pipeline": 1,
-    "parallelism.data": 1,
-    "parallelism.expert": 1,
-    "parallelism.decode_context": 1,
-    "parallelism.prefill_context": 1,
-    "adapters": [],
-    "request_features": [],
-    "roles": None,
-    "weights.mutable": False,
-    "tokenizer.options": {},
-    "cache.connector": None,
-    "cache.location": None,
-    "cache.namespace": None,
-    "cache.chunk_size": None,
-    "cache.serde": None,
-}
+SGLANG_UNSET: dict[str, Any] = {**UNSET, "engine.name": "sglang"}
 
 
 def read(text: str, *more: LaunchFile) -> LaunchFacts:
@@ -61,8 +32,8 @@ def read(text: str, *more: LaunchFile) -> LaunchFacts:
 def changed(flags: str, environment: str = "") -> dict[str, Any]:
     """Return the values that flags change, and ``...`` for those that they leave unknown."""
     values = read(f"{environment} {SERVER} {flags}").values
-    paths = {*values, *UNSET}
-    return {p: values.get(p, ...) for p in paths if values.get(p, ...) != UNSET.get(p, ...)}
+    paths = {*values, *SGLANG_UNSET}
+    return {p: values.get(p, ...) for p in paths if values.get(p, ...) != SGLANG_UNSET.get(p, ...)}
 
 
 def reason(facts: LaunchFacts, path: str) -> str:
@@ -72,10 +43,10 @@ def reason(facts: LaunchFacts, path: str) -> str:
 
 def test_a_line_without_flags_leaves_everything_at_its_default() -> None:
     facts = read(SERVER)
-    assert (facts.model, facts.engine, facts.values) == ("org/m", "sglang", UNSET)
+    assert (facts.model, facts.engine, facts.values) == ("org/m", "sglang", SGLANG_UNSET)
     assert facts.pending == ("precision.compute", "precision.kv_cache")
     assert facts.unknown == (("engine.version", "the launch line does not say it"),)
-    assert bare_facts("sglang").values == UNSET
+    assert bare_facts("sglang").values == SGLANG_UNSET
 
 
 FLAGS: dict[str, dict[str, Any]] = {
@@ -173,7 +144,7 @@ STORES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "a backend from outside": (
         '--hicache-storage-backend "$BACKEND"',
         "",
-        dict.fromkeys([path for path in UNSET if path.startswith("cache.")], ...),
+        dict.fromkeys([path for path in SGLANG_UNSET if path.startswith("cache.")], ...),
     ),
     "LMCache": (
         "--enable-lmcache",
@@ -189,7 +160,7 @@ STORES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "--enable-flexkv",
         "",
         {
-            **dict.fromkeys([path for path in UNSET if path.startswith("cache.")], ...),
+            **dict.fromkeys([path for path in SGLANG_UNSET if path.startswith("cache.")], ...),
             "cache.connector": "sglang-flexkv",
         },
     ),
@@ -254,7 +225,7 @@ def test_what_is_said_elsewhere_is_not_known(flags: str) -> None:
 def test_a_config_file_is_read_and_the_line_wins() -> None:
     given = LaunchFile("c.yaml", b"tp-size: 2\npage-size: 32\nenable-metrics: false\n")
     facts = read(f"{SERVER} --config c.yaml --page-size 64", given)
-    assert facts.values == {**UNSET, "parallelism.tensor": 2, "engine.block_size": 64}
+    assert facts.values == {**SGLANG_UNSET, "parallelism.tensor": 2, "engine.block_size": 64}
     hidden = read(f"{SERVER} --config c.yaml")
     assert {path for path, why in hidden.unknown if "--config" in why} == set(_SET_BY_FLAGS)
     assert set(_SET_BY_FLAGS) <= {*schema_leaves(), "tokenizer", "chat_template", "weights.checkpoint"}
