@@ -18,8 +18,9 @@ ALLOWED: dict[str, frozenset[str]] = {
     "weights": frozenset({"rules"}),
     "corpora": frozenset({"rules"}),
     "deployments": frozenset({"rules", "weights", "corpora"}),
-    "cli": frozenset({"api", "rules", "weights", "corpora", "deployments"}),
-    "api": frozenset({"cli", "rules", "weights", "corpora", "deployments"}),
+    "stores": frozenset({"rules"}),
+    "cli": frozenset({"api", "rules", "weights", "corpora", "deployments", "stores"}),
+    "api": frozenset({"cli", "rules", "weights", "corpora", "deployments", "stores"}),
 }
 """What each room may import besides itself. ``api`` is the package ``kvgate`` itself."""
 
