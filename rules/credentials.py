@@ -1,5 +1,10 @@
 """Telling credentials from settings: by the names they stand under, and by what they look like.
 
+There is one list of names and one of looks, and two readers of them. Who reads a launch line drops what may be one
+(:func:`is_secret_name`, :func:`is_secret`, :func:`looks_issued`): there a value is a setting, and one too many is
+asked for again. Who reads what kvgate wrote refuses what is one (:func:`holds_credential`,
+:func:`refuse_credentials`): there a text may be prose. Whatever is refused was dropped before.
+
 Nothing here returns or shows a credential. Every search passes over a text once: an input chooses what is searched.
 """
 
@@ -40,17 +45,18 @@ _OF_AN_ACCOUNT = frozenset(
 )
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
-# What credentials look like wherever they stand (published formats of the issuers).
-_SHAPES = re.compile(
-    r"(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{20}|sk-[A-Za-z0-9_-]{20}|gh[pousr]_[A-Za-z0-9]{16}|github_pat_[A-Za-z0-9_]{16}"
-    r"|glpat-[A-Za-z0-9_-]{16}|xox[abprs]-[A-Za-z0-9-]{10}|(?:AKIA|ASIA)[A-Z0-9]{16}"
+# What credentials look like wherever they stand (published formats of the issuers); a percent escape may stand before.
+_ISSUED = re.compile(
+    r"(?:(?<![A-Za-z0-9])|(?<=%[0-9A-Fa-f]{2}))(?:hf_[A-Za-z0-9]{16}|sk-[A-Za-z0-9_-]{16}|gh[pousr]_[A-Za-z0-9]{16}"
+    r"|github_pat_[A-Za-z0-9_]{16}|glpat-[A-Za-z0-9_-]{16}|xox[abprs]-[A-Za-z0-9-]{10}|(?:AKIA|ASIA)[A-Z0-9]{16}"
     # the base64 of {"alg":, {"typ": and {"kid":, with which a JSON web token starts
     r"|eyJ(?:hbGciOi|0eXAiOi|raWQiOi))"
     r"|(?i:\bauthorization\b\W{1,9}(?:bearer|basic|token)\s{1,9}\S)"
-    # In prose "basic" is followed by a word; sixteen characters with a digit among them are none.
-    r"|(?i:\b(?:bearer|basic)\s{1,9}(?=[A-Za-z._~+/=-]{0,99}[0-9])[A-Za-z0-9._~+/=-]{16})"
     r"|-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----"
 )
+_HEADER = re.compile(r"(?i:\b(?:bearer|basic)\s{1,9}[A-Za-z0-9._~+/=-]{8})")
+# In prose "basic" is followed by a word; sixteen characters with a digit among them are none.
+_HEADER_IN_PROSE = re.compile(r"(?i:\b(?:bearer|basic)\s{1,9}(?=[A-Za-z._~+/=-]{0,99}[0-9])[A-Za-z0-9._~+/=-]{16})")
 _QUERY = re.compile(r"(?<=[?&;])([A-Za-z0-9_.%-]{1,99})=[^&;#\s]")
 _SIGNATURES = frozenset({"sig", "signature", "x-amz-signature", "x-goog-signature"})
 # "NAME=VALUE", "--NAME VALUE" and "NAME: VALUE", with whatever quotes stand between; the value may be a name itself.
@@ -71,9 +77,30 @@ _QUOTED = 200  # characters of a path, which a hostile input can make very long
 _END_OF_URL = re.compile(r"[\s\"'`<>]")
 
 
+def is_secret_name(name: str) -> bool:
+    """Whether a flag, variable or key of this name may hold a credential (``HF_TOKEN``, ``secretKey``)."""
+    words = _words(name)
+    return any(word in _WORDS for word in words) or any(pair in _PAIRS for pair in pairwise(words))
+
+
+def is_secret(name: str, value: Any) -> bool:
+    """Whether what stands under a name in a launch line may be a credential because of the name.
+
+    A number is none but under a name that says so plainly (``eos_token_id: 2``, ``password: 1234``).
+    """
+    if value is None or isinstance(value, bool):
+        return False
+    return _is_one(name, value, vocabulary=False) if isinstance(value, (int, float)) else is_secret_name(name)
+
+
+def looks_issued(value: str) -> bool:
+    """Whether a setting looks like a credential: as issuers spell theirs, or as a header carries it."""
+    return _ISSUED.search(value) is not None or _HEADER.search(value) is not None
+
+
 def holds_credential(text: str) -> bool:
     """Whether a credential stands in a text: in a URL, after a name, or as issuers spell theirs."""
-    if _SHAPES.search(text):
+    if _ISSUED.search(text) or _HEADER_IN_PROSE.search(text):
         return True
     if any(
         name.lower() in _SIGNATURES or _says_credential(_words(name), vocabulary=False) for name in _QUERY.findall(text)

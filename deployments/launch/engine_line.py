@@ -17,9 +17,10 @@ from kvgate.deployments.launch.flags import CommandLine, FlagTable, Given, flag_
 from kvgate.deployments.launch.invocation import Invocation
 from kvgate.deployments.launch.lmcache import CONFIG_FILE, with_config_file
 from kvgate.deployments.launch.places import located, one_location
-from kvgate.deployments.launch.secrets import clean, clean_text, is_secret_name, without_text
+from kvgate.deployments.launch.secrets import clean, clean_text, without_text
 from kvgate.deployments.launch.shell import Word
 from kvgate.deployments.launch.surroundings import over_code, surroundings_table
+from kvgate.rules.credentials import is_secret_name
 from kvgate.rules.document import parse_document
 from kvgate.rules.errors import InputError
 
@@ -192,6 +193,7 @@ class EngineLine:
             chat_template=self._template(),
             remote_code=bool(self.value_of("trust-remote-code")),
             language_model_only=bool(self.value_of("language-model-only")),
+            stores=tuple(self.stores),
             pending=tuple(path for path in self.pending if not _covered(path, self.unknown)),
             unknown=tuple(self.unknown.items()),
             ignored=tuple(sorted(set(self.ignored))),
@@ -341,7 +343,7 @@ class EngineLine:
         tiers = facts.tiers or ([location] if isinstance(location, str) else [])
         if not tiers or any(path == "cache.location" for path, _ in facts.unknown):
             return
-        self.stores += [tier.removeprefix("file://") for tier in tiers if tier.startswith(("/", "file:///"))]
+        self.stores += [tier.removeprefix("file://") for tier in tiers]
         places = [located(tier, self.run.mounts if self.run.contained else None) for tier in tiers]
         reason = next((place.reason for place in places if place.reason), None)
         # A folder that is its own isolation knob is another one where another folder is mounted.
@@ -378,7 +380,8 @@ class EngineLine:
         given = (self.value_of(name) for name in (self.tokenizer_flag, "chat-template", "download-dir", "config"))
         known = self.run.files  # they may lie where code lies, but what they hold is seen
         named = (*names, *given, *adapters.values(), self._lmcache_file)
-        data = [str(name) for name in (*named, *self.stores, *known) if name]
+        stores = (store for store in self.stores if store.startswith("/"))
+        data = [str(name) for name in (*named, *stores, *known) if name]
         mounted = filter(None, (over_code(mount, data) for mount in self.run.mounts))
         reasons = list(dict.fromkeys([*self.run.altered, *self.software, *mounted]))
         if not reasons:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from kvgate.deployments.launch.secrets import is_secret_name
 from kvgate.deployments.launch.shell import Word
+from kvgate.rules.credentials import is_secret_name
 
 # A Go template's action, which is not Jinja's: it starts with a field, a variable or one of Helm's functions.
 GO_TEMPLATE = re.compile(

@@ -1,54 +1,14 @@
-"""Telling credentials from settings, so that none of them ever gets past the reading of a launch line."""
+"""Dropping credentials, so that none of them ever gets past the reading of a launch line."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import Any
 
 from kvgate.rules.canonical import sha256
+from kvgate.rules.credentials import holds_credential, is_secret, is_secret_name, looks_issued
 
-# A name is a credential's when one of its words says so; "tokens" and "tokenizer" are other words.
-_SECRET_WORDS = {
-    "token",
-    "password",
-    "passwd",
-    "passphrase",
-    "pwd",
-    "secret",
-    "secrets",
-    "credential",
-    "credentials",
-    "apikey",
-    "auth",
-    "authorization",
-    "bearer",
-    "cookie",
-    "sas",
-}
-_SECRET_PAIRS = {
-    ("api", "key"),
-    ("access", "key"),
-    ("private", "key"),
-    ("secret", "key"),
-    ("account", "key"),
-    ("license", "key"),
-    ("encryption", "key"),
-    ("signing", "key"),
-    ("shared", "key"),
-    ("connection", "string"),
-    ("api", "keys"),
-}
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
-# What credentials look like wherever they stand (published formats of the issuers).
-_SHAPES = re.compile(
-    r"hf_[A-Za-z0-9]{16}|sk-[A-Za-z0-9_-]{16}|gh[pousr]_[A-Za-z0-9]{16}|github_pat_[A-Za-z0-9_]{16}"
-    r"|glpat-[A-Za-z0-9_-]{16}|xox[abprs]-[A-Za-z0-9-]{10}|(?:AKIA|ASIA)[A-Z0-9]{16}"
-    # the base64 of {"alg":, {"typ": and {"kid":, with which a JSON web token starts
-    r"|eyJ(?:hbGciOi|0eXAiOi|raWQiOi)|(?i:bearer|basic)\s{1,9}[A-Za-z0-9._~+/=-]{8}"
-    r"|-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----"
-)
 _USER_INFO = re.compile(r"(?<=://)[^/?#\s@]*(?:@[^/?#\s@]*)*@")
 _QUERY = re.compile(r"(?<=[?&;])([A-Za-z0-9_.%-]+)=[^&;#\s]*[&;]?")
 
@@ -71,21 +31,16 @@ def without_text(value: Any) -> Any:
     return value
 
 
-def is_secret_name(name: str) -> bool:
-    """Whether a flag, variable or key of this name holds a credential (``HF_TOKEN``, ``secretKey``)."""
-    words = [word.lower() for word in _WORD.findall(name)]
-    return any(word in _SECRET_WORDS for word in words) or any(pair in _SECRET_PAIRS for pair in pairwise(words))
-
-
 def clean_text(text: str) -> str | None:
-    """Return ``text`` without the credentials of the URLs in it; ``None`` where it is a credential itself."""
-    if _SHAPES.search(text):
+    """Return ``text`` without the credentials of the URLs in it; ``None`` where it is or still holds one."""
+    if looks_issued(text):
         return None
     without = _USER_INFO.sub("", text)
     if any(_holds_user_info(word) for word in without.split()):
         return None
     without = _QUERY.sub(lambda match: "" if is_secret_name(match[1]) else match[0], without)
-    return without.rstrip("?&") if without != text and "?" in text else without
+    without = without.rstrip("?&") if without != text and "?" in text else without
+    return None if holds_credential(without) else without
 
 
 def _holds_user_info(word: str) -> bool:
@@ -101,27 +56,24 @@ def clean(value: Any, name: str = "") -> tuple[Any, bool]:
 
     Args:
         value: a JSON value.
-        name: what it is called; a number or a boolean is never taken for a credential (``eos_token_id``).
+        name: what it is called.
     """
     if isinstance(value, Mapping):
         kept: dict[str, Any] = {}
         dropped = False
         for key, item in value.items():
             cleaned, lost = clean(item, key)
-            dropped = dropped or lost or _is_text_secret(key, item)
-            if not _is_text_secret(key, item) and not (lost and cleaned is None):
+            secret = clean_text(key) != key or is_secret(key, item)
+            dropped = dropped or lost or secret
+            if not secret and not (lost and cleaned is None):
                 kept[key] = cleaned
         return kept, dropped
     if isinstance(value, list):
         pairs = [clean(item, name) for item in value]
         return [item for item, lost in pairs if not (lost and item is None)], any(lost for _, lost in pairs)
+    if is_secret(name, value):
+        return None, True
     if isinstance(value, str):
-        if is_secret_name(name):
-            return None, True
         text = clean_text(value)
         return text, text != value
     return value, False
-
-
-def _is_text_secret(key: str, item: Any) -> bool:
-    return clean_text(key) != key or (is_secret_name(key) and not isinstance(item, (bool, int, float, type(None))))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from kvgate.deployments.launch.secrets import is_secret_name
 from kvgate.deployments.launch.shell import Word
 from kvgate.deployments.launch.surroundings import Shell
+from kvgate.rules.credentials import is_secret_name
 
 _PLAIN = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 # What a shell neither splits nor completes, quoted or not.

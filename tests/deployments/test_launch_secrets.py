@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvgate.deployments.launch import LaunchFacts, parse_vllm
-from kvgate.deployments.launch.secrets import clean, clean_text, is_secret_name
+from kvgate.deployments.launch.secrets import clean, clean_text
+from kvgate.rules.credentials import holds_credential, is_secret_name, refuse_credentials
 from kvgate.rules.errors import InputError
+from tests.rules.test_credentials import FOUND
 
 # Long enough not to occur by chance, not the value of anything else in a line, and no number.
 SECRETS = st.text(string.ascii_letters + string.digits, min_size=20, max_size=40).map(lambda text: f"k{text}")
@@ -111,6 +113,20 @@ def test_a_setting_is_no_secret(name: str) -> None:
 
 def test_a_token_id_is_a_number_and_stays() -> None:
     assert clean({"eos_token_id": 2, "image_token": "<img>"}) == ({"eos_token_id": 2}, True)
+
+
+@pytest.mark.parametrize("text", FOUND)
+def test_what_a_manifest_is_refused_for_was_dropped_before(text: str) -> None:
+    kept, dropped = clean({"setting": [text]})
+    assert dropped
+    assert not any(holds_credential(one) for one in kept["setting"])
+
+
+@pytest.mark.parametrize("settings", [{"password": 1234}, {"a": {"apiKey": 7.5}}, {"note": "--api-key k9"}])
+def test_what_a_manifest_is_refused_for_by_name_was_dropped_before(settings: dict[str, object]) -> None:
+    kept, dropped = clean(settings)
+    assert dropped
+    refuse_credentials(kept, "kept")
 
 
 @pytest.mark.parametrize(
