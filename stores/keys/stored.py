@@ -48,6 +48,8 @@ class Request:
         salt: the request's ``cache_salt``.
         adapter: the name of the LoRA adapter that answers.
         media: in the order in which they stand.
+        embeds: the prompt's embeddings where it is given as such, as the engine holds them, a row for each token; the
+            ids are 0 then.
 
     """
 
@@ -55,6 +57,7 @@ class Request:
     salt: str | None = None
     adapter: str | None = None
     media: tuple[Media, ...] = ()
+    embeds: bytes | None = None
 
 
 @dataclass(frozen=True)
