@@ -15,7 +15,7 @@ from kvgate.deployments.launch.invocation import servers_in_container
 from kvgate.deployments.launch.objects import mapping
 from kvgate.deployments.launch.secrets import clean_text
 from kvgate.deployments.launch.servers import Server
-from kvgate.deployments.launch.shell import MAX_TEXT, Word
+from kvgate.deployments.launch.shell import MAX_FILLED, MAX_TEXT, Word, too_much_to_fill_in
 from kvgate.rules.document import TwoWays, parse_foreign_documents
 from kvgate.rules.errors import InputError
 
@@ -95,7 +95,10 @@ def _word(value: Any, where: str) -> Word:
         labels.append(f"${{{name}}}")
         return labels[-1]
 
-    return Word(_VARIABLE.sub(replaced, str(value)), tuple(dict.fromkeys(labels)))
+    filled = _VARIABLE.sub(replaced, str(value))
+    if len(labels) > MAX_FILLED:
+        raise too_much_to_fill_in(where)
+    return Word(filled, tuple(dict.fromkeys(labels)))
 
 
 def _words(value: Any, where: str) -> list[Word]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
 from kvgate.deployments.launch.containers import TOOLS, ContainerRun, Mount, read_container_run, read_image
-from kvgate.deployments.launch.shell import Script, Word, split_script
+from kvgate.deployments.launch.shell import MAX_FILLED, Script, Word, split_script, too_much_to_fill_in
 from kvgate.deployments.launch.surroundings import Shell, wrapped_by
 from kvgate.deployments.launch.variables import with_known_variables
 from kvgate.rules.errors import InputError
@@ -103,8 +103,11 @@ def servers_in_container(run: ContainerRun, source: str) -> list[Invocation]:
     """Find the servers that a container starts; scripts among its files are read where its command runs them.
 
     Raises:
-        InputError: a script that cannot be split into words, or too many shells inside each other.
+        InputError: a script that cannot be split into words, too many shells inside each other, or a word with too much
+            to be filled in.
     """
+    if any(len(word.expansions) > MAX_FILLED for word in run.arguments):
+        raise too_much_to_fill_in(source)
     return _in_container(run, {}, _Text(source, run.files), depth=0)
 
 

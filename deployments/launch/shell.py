@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from kvgate.rules.errors import InputError
 
 MAX_TEXT = 128 * 1024  # the longest real one, with an inline chat template, is about 20 kB
+MAX_FILLED = 2_000  # places that a shell fills in; a real script has some hundred
 
 # Noncharacters (Unicode 16, section 23.7) stand in for what must reach the words unchanged.
 _OPEN = "\ufdd0"  # "something the shell would have filled in follows"
@@ -76,7 +77,8 @@ def split_script(text: str, source: str) -> Script:
         source: what to call it in errors.
 
     Raises:
-        InputError: too long, a NUL, an open quote or substitution, a here-document.
+        InputError: too long, more than :data:`MAX_FILLED` places to fill in, a NUL, an open quote or substitution, a
+            here-document.
     """
     if len(text) > MAX_TEXT:
         raise InputError(f"{len(text):,} characters is more than the {MAX_TEXT:,} a launch line may have", where=source)
@@ -116,6 +118,11 @@ def split_script(text: str, source: str) -> Script:
     return Script(tuple(commands), tuple(marker.substitutions))
 
 
+def too_much_to_fill_in(where: str) -> InputError:
+    """Return the error of a text that is no launch line: every variable in it is looked for in every word."""
+    return InputError(f"leaves more than {MAX_FILLED:,} places to be filled in", where=where)
+
+
 def _label(expansion: str) -> str:
     """Name a variable without its default, which may be a credential; ``${X...}`` where more is done to it."""
     name = _NAME.search(expansion, 2 if expansion[1] == "{" else 1)
@@ -140,6 +147,8 @@ class _Marker:
         self._source = source
         self._at = 0
         self._out: list[str] = []
+        self._marks = 0
+        self._braces = True  # one is closed further on
         self.substitutions: list[str] = []
 
     def _refuse(self, at: int, message: str, hint: str | None = None) -> InputError:
@@ -215,13 +224,18 @@ class _Marker:
             self._substitution(at + 1, at)
         elif text.startswith(("$'", '$"'), at) and not quoted:
             raise self._refuse(at, "$'...' and $\"...\" quoting is not read", "use plain quotes")
-        elif match := _EXPANSION.match(text, at):
+        elif (not text.startswith("${", at) or self._closed(at)) and (match := _EXPANSION.match(text, at)):
             if "$(" in match.group() or "`" in match.group():
                 self.substitutions.append(match.group())
             self._mark(_label(match.group()), match.end())
         else:
             self._out.append(_SHIELD["$"])
             self._at += 1
+
+    def _closed(self, at: int) -> bool:
+        """Whether a brace is closed after ``at``; a text of open ones is looked through once."""
+        self._braces = self._braces and self._text.find("}", at) >= 0
+        return self._braces
 
     def _substitution(self, opening: int, start: int) -> None:
         depth, at = 0, opening
@@ -235,6 +249,9 @@ class _Marker:
         raise self._refuse(start, "a ( is opened and never closed")
 
     def _mark(self, label: str, end: int) -> None:
+        self._marks += 1
+        if self._marks > MAX_FILLED:
+            raise too_much_to_fill_in(self._source)
         shielded = "".join(_SHIELD.get(character, character) for character in label)
         self._out.append(_OPEN + shielded + _SHIELD["\n"])  # the newline ends the label
         self._at = end

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import time
 from typing import Any
 
 import pytest
@@ -160,3 +161,26 @@ def test_a_large_file_is_read_or_refused(text: str) -> None:
     with pytest.raises(InputError) as caught:
         read_launch([LaunchFile("large.yaml", text.encode())])
     assert len(str(caught.value)) < 2000
+
+
+@pytest.mark.parametrize("piece", ["$()", "$a", "`a`", "${a}", " $(rm x)"])
+def test_a_word_full_of_what_a_shell_fills_in_is_refused_before_it_costs_anything(piece: str) -> None:
+    text = f"vllm serve org/m --served-model-name {piece * (100_000 // len(piece))}"
+    started = time.process_time()
+    with pytest.raises(InputError, match="more than 2,000 places to be filled in"):
+        read_launch([LaunchFile("serve.sh", text.encode())])
+    assert time.process_time() - started < 2  # seconds for every one of them before
+
+
+@pytest.mark.parametrize("kind", ["services: {{a: {{image: vllm/vllm-openai, command: '{}'}}}}",
+                                  "apiVersion: v1\nkind: Pod\nspec: {{containers: [{{image: vllm/vllm-openai, args: ['{}']}}]}}"])  # fmt: skip
+def test_the_same_in_a_file_that_names_words(kind: str) -> None:
+    words = " ".join(f"${{A{number}}}" for number in range(9_000))
+    with pytest.raises(InputError, match="more than 2,000 places to be filled in"):
+        read_launch([LaunchFile("file.yaml", kind.format(words).encode())])
+
+
+def test_braces_that_are_never_closed_are_looked_for_once() -> None:
+    started = time.process_time()
+    read_launch([LaunchFile("serve.sh", f"vllm serve org/m --served-model-name {'${' * 60_000}".encode())])
+    assert time.process_time() - started < 3  # a look to the end for every one of them takes more
