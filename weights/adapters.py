@@ -11,11 +11,12 @@ from blake3 import blake3
 
 from kvgate.rules.canonical import canonical_json
 from kvgate.rules.errors import InputError
+from kvgate.rules.progress import silent
 from kvgate.weights.checkpoint import list_folder, tensor_holders
-from kvgate.weights.digest import PREFIX, field, root_digest
+from kvgate.weights.digest import field, printed, root_digest, unprinted
 from kvgate.weights.dtypes import tensor_bytes
 from kvgate.weights.files import read_json_object
-from kvgate.weights.fingerprint import tensor_entries
+from kvgate.weights.hashing import hash_files
 from kvgate.weights.opaque import PICKLES
 from kvgate.weights.safetensors import read_header
 from kvgate.weights.tables import adapter_fields
@@ -66,14 +67,14 @@ def fingerprint_adapter(folder: Path) -> AdapterFingerprint:
     if type(rank) is not int or rank < 1 or isinstance(alpha, bool) or not isinstance(alpha, (int, float)):
         what = f"r must be a positive integer and lora_alpha a number, not {rank!r} and {alpha!r}"
         raise InputError(what, where=where)
-    entries = tensor_entries(_files(folder))
+    entries = hash_files(_files(folder), silent)
     try:
         settings = canonical_json(significant_settings(config))
     except (ValueError, RecursionError) as error:  # a lone surrogate, or nesting that only a parser bears
         raise InputError("a setting has no canonical form", where=where) from error
-    root = bytes.fromhex(root_digest(entries)[len(PREFIX) :])
+    root = unprinted(root_digest(entries))
     return AdapterFingerprint(
-        digest=PREFIX + blake3(field(_ADAPTER) + field(root) + field(settings)).hexdigest(),
+        digest=printed(blake3(field(_ADAPTER) + field(root) + field(settings)).digest()),
         rank=rank,
         alpha=float(alpha),
         tensors=len(entries),

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from blake3 import blake3
 
@@ -34,21 +34,58 @@ _WORD = 8
 class TensorEntry(NamedTuple):
     """One tensor of a map.
 
-    A named tuple and not a dataclass: maps hold tens of thousands, and building them is what comparing costs.
+    A named tuple and not a dataclass, with hashes as the bytes they are: maps hold tens of thousands, and building
+    them is what comparing costs.
 
     Attributes:
         name: the name it is stored under.
         dtype: the safetensors name of its type.
         shape: its dimensions, outermost first; ``()`` for a scalar.
-        content: ``blake3:<64 hex>`` of the raw bytes alone.
-        digest: ``blake3:<64 hex>`` over name, dtype, shape and content.
+        content_hash: the 32 bytes of BLAKE3 over the raw bytes alone.
+        tensor_hash: the 32 bytes of BLAKE3 over name, dtype, shape and content.
     """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
-    content: str
-    digest: str
+    content_hash: bytes
+    tensor_hash: bytes
+
+    @property
+    def content(self) -> str:
+        """``content_hash`` as it is printed: ``blake3:<64 hex>``."""
+        return printed(self.content_hash)
+
+    @property
+    def digest(self) -> str:
+        """``tensor_hash`` as it is printed: ``blake3:<64 hex>``."""
+        return printed(self.tensor_hash)
+
+
+class Described(Protocol):
+    """What a tensor is but for its bytes: a record of a file's header, a line of an engine's report."""
+
+    @property
+    def name(self) -> str:
+        """The name it is stored under."""
+
+    @property
+    def dtype(self) -> str:
+        """The safetensors name of its type."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its dimensions."""
+
+
+def printed(raw: bytes) -> str:
+    """Return a hash of 32 bytes as it is printed: ``blake3:<64 hex>``."""
+    return PREFIX + raw.hex()
+
+
+def unprinted(text: str) -> bytes:
+    """Return the 32 bytes of a hash that is known to be printed rightly."""
+    return bytes.fromhex(text[len(PREFIX) :])
 
 
 def field(data: bytes) -> bytes:
@@ -63,7 +100,7 @@ _HASH_LENGTH = (32).to_bytes(_WORD, "little")
 
 
 def shape_bytes(dtype: str, shape: Sequence[int]) -> bytes:
-    """Return the fields ``dtype`` and ``shape`` as :func:`tensor_entry` hashes them.
+    """Return the fields ``dtype`` and ``shape`` as :func:`tensor_digest` hashes them.
 
     Raises:
         OverflowError: for a dimension that is negative or does not fit 64 bits.
@@ -71,18 +108,26 @@ def shape_bytes(dtype: str, shape: Sequence[int]) -> bytes:
     return field(dtype.encode()) + field(b"".join(size.to_bytes(_WORD, "little") for size in shape))
 
 
-def tensor_entry(name: str, dtype: str, shape: tuple[int, ...], content: bytes, typed: bytes) -> TensorEntry:
-    """Build the entry of one tensor.
+def tensor_entries(tensors: Iterable[Described], contents: Iterable[bytes]) -> list[TensorEntry]:
+    """Return the entries of tensors whose bytes were hashed.
 
     Args:
-        name: the name it is stored under.
-        dtype: the safetensors name of its type.
-        shape: its dimensions.
-        content: the 32-byte BLAKE3 of its raw bytes.
-        typed: ``shape_bytes(dtype, shape)``; the caller computes it once for all tensors of one shape.
+        tensors: what they are.
+        contents: the 32-byte BLAKE3 of the raw bytes of each, in the same order.
+
+    Raises:
+        OverflowError: for a dimension that is negative or does not fit 64 bits.
+        ValueError: there are more of one than of the other.
     """
-    digest = tensor_digest(field(name.encode()), typed, content)
-    return TensorEntry(name, dtype, shape, PREFIX + content.hex(), PREFIX + digest.hex())
+    forms: dict[tuple[str, tuple[int, ...]], bytes] = {}  # few shapes, many tensors
+    entries = []
+    for tensor, content in zip(tensors, contents, strict=True):
+        name, dtype, shape = tensor.name, tensor.dtype, tensor.shape
+        typed = forms.get((dtype, shape))
+        if typed is None:
+            typed = forms[dtype, shape] = shape_bytes(dtype, shape)
+        entries.append(TensorEntry(name, dtype, shape, content, tensor_digest(field(name.encode()), typed, content)))
+    return entries
 
 
 def tensor_digest(name: bytes, typed: bytes, content: bytes) -> bytes:
@@ -96,7 +141,9 @@ def hash_tensor(name: str, dtype: str, shape: Sequence[int], data: bytes | memor
     Raises:
         OverflowError: for a dimension that is negative or does not fit 64 bits.
     """
-    return tensor_entry(name, dtype, tuple(shape), blake3(data).digest(), shape_bytes(dtype, shape))
+    content = blake3(data).digest()
+    digest = tensor_digest(field(name.encode()), shape_bytes(dtype, shape), content)
+    return TensorEntry(name, dtype, tuple(shape), content, digest)
 
 
 def root_digest(entries: Iterable[TensorEntry]) -> str:
@@ -108,8 +155,7 @@ def root_digest(entries: Iterable[TensorEntry]) -> str:
     by_name = sorted(entries, key=_NAME)  # by code point, which is by UTF-8 byte too
     if len(set(map(_NAME, by_name))) != len(by_name):
         raise ValueError("two tensors with one name")
-    digests = map(bytes.fromhex, [entry[4][len(PREFIX) :] for entry in by_name])
-    return root_of_fields([(field(entry[0].encode()), digest) for entry, digest in zip(by_name, digests, strict=True)])
+    return root_of_fields([(field(name.encode()), digest) for name, _, _, _, digest in by_name])
 
 
 def root_of_fields(pairs: Sequence[tuple[bytes, bytes]]) -> str:
@@ -117,4 +163,4 @@ def root_of_fields(pairs: Sequence[tuple[bytes, bytes]]) -> str:
     parts = [_WEIGHTS_FIELD, len(pairs).to_bytes(_WORD, "little")]
     for name, digest in pairs:
         parts += (name, _HASH_LENGTH, digest)
-    return PREFIX + blake3(b"".join(parts)).hexdigest()
+    return printed(blake3(b"".join(parts)).digest())

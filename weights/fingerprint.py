@@ -13,7 +13,7 @@ from blake3 import blake3
 
 from kvgate.rules.progress import Progress, silent
 from kvgate.weights.checkpoint import open_weights
-from kvgate.weights.digest import PREFIX, TensorEntry, field, root_digest
+from kvgate.weights.digest import TensorEntry, field, printed, root_digest
 from kvgate.weights.dtypes import tensor_bytes
 from kvgate.weights.hashing import hash_files
 from kvgate.weights.kept_hashes import KeptHashes
@@ -109,8 +109,8 @@ def fingerprint_entries(entries: Iterable[TensorEntry], config: Mapping[str, Any
         config: as :func:`fingerprint_checkpoint` takes it.
     """
     entries = sorted(entries, key=_NAME)
-    alias = tied_alias({entry.name: entry for entry in entries}, config)
-    counted = tuple(entry for entry in entries if entry.name != alias)
+    alias = tied_alias(entries, config)
+    counted = tuple(entries if alias is None else [entry for entry in entries if entry.name != alias])
     root = root_digest(counted)
     kv, rule = kv_digest(counted, config, root)
     return Fingerprint(
@@ -121,15 +121,6 @@ def fingerprint_entries(entries: Iterable[TensorEntry], config: Mapping[str, Any
         bytes=sum(tensor_bytes(entry.dtype, entry.shape) for entry in counted),
         entries=counted,
     )
-
-
-def tensor_entries(files: Sequence[TensorFile], progress: Progress = silent) -> tuple[TensorEntry, ...]:
-    """Hash every tensor of ``files`` and return their entries sorted by name.
-
-    Raises:
-        InputError: when a file changes meanwhile or cannot be read.
-    """
-    return tuple(sorted(hash_files(files, progress), key=_NAME))
 
 
 def _layout(files: Sequence[TensorFile]) -> str:
@@ -143,4 +134,4 @@ def _layout(files: Sequence[TensorFile]) -> str:
         for tensor in file.tensors:
             parts += (field(tensor.name.encode()), tensor.begin.to_bytes(8, "little"))
         hasher.update(b"".join(parts))
-    return PREFIX + hasher.hexdigest()
+    return printed(hasher.digest())

@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 from blake3 import blake3
 
 from kvgate.rules.errors import InputError
-from kvgate.weights.digest import PREFIX, field
+from kvgate.weights.digest import field, printed
 from kvgate.weights.dtypes import GGUF, tensor_bytes
 from kvgate.weights.files import open_stamped
 from kvgate.weights.gguf_types import block_sizes, type_names
@@ -101,7 +101,7 @@ def open_gguf(path: Path) -> GgufModel:
     for key, value in kept.items():
         hasher.update(field(key.encode()) + field(value.kind) + field(value.content))
     metadata = {key: value.shown for key, value in kept.items()}
-    return GgufModel(tuple(files), metadata, PREFIX + hasher.hexdigest())
+    return GgufModel(tuple(files), metadata, printed(hasher.digest()))
 
 
 def _read(path: Path, number: int, count: int) -> _Header:
@@ -212,7 +212,7 @@ class _Header:
         else:
             _refuse(self._path, f"the key {key[:200]!r} has an array of type {items}")
         content = blake3(self._data[start : self._at]).digest()
-        named = {"digest": PREFIX + content.hex(), "count": count}
+        named = {"digest": printed(content), "count": count}
         return _Value(_kind(_ARRAY, items, count), content, named if shown is None else shown)
 
     def _skip_strings(self, count: int) -> None:
@@ -288,7 +288,7 @@ def _text(raw: bytes) -> Any:
             return raw.decode()
         except UnicodeDecodeError:
             pass
-    return {"digest": PREFIX + blake3(raw).hexdigest(), "count": len(raw)}
+    return {"digest": printed(blake3(raw).digest()), "count": len(raw)}
 
 
 def _json(value: Any) -> Any:

@@ -1,8 +1,9 @@
 """Hashing the tensors of files: every core, bounded memory, and no digest of a file that moved meanwhile.
 
 Tensors are hashed where they lie, through mmap. Small neighbours share a job, because a thread costs more
-than a small tensor does; a large tensor is a job of its own that BLAKE3 itself spreads over the cores. What
-Python does for a tensor is done in its job, while another thread's hashing needs no Python.
+than a small tensor does; a large tensor is a job of its own that BLAKE3 itself spreads over the cores. Python runs
+on one core at a time: so a job does no more for a tensor than to hash its bytes, and what follows from the hashes is
+computed job by job, while the next ones are hashed.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from blake3 import blake3
 
 from kvgate.rules.errors import InputError
 from kvgate.rules.progress import Progress
-from kvgate.weights.digest import TensorEntry, shape_bytes, tensor_entry
+from kvgate.weights.digest import TensorEntry, tensor_entries
 from kvgate.weights.files import open_stamped, stamp_of
 from kvgate.weights.kept_hashes import KeptHashes
 from kvgate.weights.tensor_file import TensorFile, TensorRecord
 
 STAGE = "hashing weights"
-_JOB = 8 << 20  # bytes; small tensors are gathered up to this, larger ones are hashed by several threads
+_JOB = 16 << 20  # bytes; small tensors are gathered up to this, larger ones are hashed by several threads
 _WINDOW = 32 << 20  # bytes between two looks at the file: what progress moves by, too
 
 
@@ -58,10 +59,12 @@ def hash_files(files: Iterable[TensorFile], progress: Progress, kept: KeptHashes
             entries += known
     run = _Run(progress, sum(tensor.end - tensor.begin for file in unread for tensor in file.tensors))
     with ThreadPoolExecutor(_cores()) as pool:
-        submitted = [(file, [pool.submit(run.hash_job, job) for job in _jobs(file)]) for file in unread]
+        submitted = [(file, [(job, pool.submit(run.hash_job, job)) for job in _jobs(file)]) for file in unread]
         try:
-            for file, futures in submitted:
-                found = [entry for future in futures for entry in future.result()]
+            for file, jobs in submitted:
+                found: list[TensorEntry] = []
+                for job, future in jobs:
+                    found += tensor_entries(job.tensors, future.result())
                 entries += found
                 if kept is not None:
                     _look_again(file)
@@ -119,31 +122,33 @@ class _Run:
         self._done = 0
         self._lock = threading.Lock()
 
-    def hash_job(self, job: _Job) -> list[TensorEntry]:
+    def hash_job(self, job: _Job) -> list[bytes]:
+        """Return the 32-byte BLAKE3 of the content of each tensor of a job."""
         begin, end = job.tensors[0].begin, job.tensors[-1].end
         descriptor, _ = open_stamped(job.file.path)
         try:
             self._look(job.file, descriptor)
             if begin == end:  # mmap refuses to map nothing
-                return _entries(job, memoryview(b""), begin)
+                return [blake3().digest() for _ in job.tensors]
             start = begin - begin % mmap.ALLOCATIONGRANULARITY
             with (
                 mmap.mmap(descriptor, end - start, access=mmap.ACCESS_READ, offset=start) as mapped,
                 memoryview(mapped) as view,
             ):
                 if end - begin > _JOB:
-                    entries = [self._hash_large(job, descriptor, view, start)]
+                    contents = [self._hash_large(job, descriptor, view, start)]
                 else:
-                    entries = _entries(job, view, start)
+                    places = [(tensor.begin - start, tensor.end - start) for tensor in job.tensors]
+                    contents = [blake3(view[first:last]).digest() for first, last in places]
                     self._report(end - begin)
             self._look(job.file, descriptor)
         except (OSError, ValueError) as error:  # ValueError: mmap, when the file has shrunk
             raise InputError(f"cannot be read: {error}", where=str(job.file.path)) from error
         finally:
             os.close(descriptor)
-        return entries
+        return contents
 
-    def _hash_large(self, job: _Job, descriptor: int, view: memoryview, start: int) -> TensorEntry:
+    def _hash_large(self, job: _Job, descriptor: int, view: memoryview, start: int) -> bytes:
         """Hash the one tensor of a job that is larger than jobs of several are."""
         (tensor,) = job.tensors
         hasher = blake3(max_threads=blake3.AUTO)
@@ -154,8 +159,7 @@ class _Run:
             with view[at - start : upto - start] as window:
                 hasher.update(window)
             self._report(upto - at)
-        typed = shape_bytes(tensor.dtype, tensor.shape)
-        return tensor_entry(tensor.name, tensor.dtype, tensor.shape, hasher.digest(), typed)
+        return hasher.digest()
 
     def _look(self, file: TensorFile, descriptor: int) -> None:
         if self.stopped.is_set():
@@ -167,15 +171,3 @@ class _Run:
         with self._lock:
             self._done += count
             self._progress(STAGE, self._done, self._total, "bytes")
-
-
-def _entries(job: _Job, view: memoryview, start: int) -> list[TensorEntry]:
-    """Hash the small tensors of a job, whose bytes ``view`` holds from byte ``start`` of the file on."""
-    forms: dict[tuple[str, tuple[int, ...]], bytes] = {}  # few shapes, many tensors
-    entries = []
-    for name, dtype, shape, begin, end in job.tensors:
-        typed = forms.get((dtype, shape))
-        if typed is None:
-            typed = forms[dtype, shape] = shape_bytes(dtype, shape)
-        entries.append(tensor_entry(name, dtype, shape, blake3(view[begin - start : end - start]).digest(), typed))
-    return entries

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from kvgate.rules.errors import InputError
-from kvgate.weights.digest import PREFIX, TensorEntry, root_digest, shape_bytes, tensor_entry
+from kvgate.weights.digest import TensorEntry, root_digest, tensor_entries, unprinted
 from kvgate.weights.files import Stamp, read_small, write_whole
 from kvgate.weights.tensor_file import TensorFile
 
@@ -84,12 +84,7 @@ class KeptHashes:
             return None
         if kept.contents.keys() != {tensor.name for tensor in file.tensors}:
             raise self._damaged(file)
-        entries = [
-            tensor_entry(
-                name, dtype, shape, bytes.fromhex(kept.contents[name][len(PREFIX) :]), shape_bytes(dtype, shape)
-            )
-            for name, dtype, shape, _, _ in file.tensors
-        ]
+        entries = tensor_entries(file.tensors, [unprinted(kept.contents[tensor.name]) for tensor in file.tensors])
         if root_digest(entries) != kept.root:
             raise self._damaged(file)
         self.used += 1

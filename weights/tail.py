@@ -46,11 +46,10 @@ def kv_selection(entries: Iterable[TensorEntry], config: Mapping[str, Any] | Non
         config: the model's effective configuration; ``None`` where it is not known.
     """
     table = kv_tail()
-    by_name = {entry.name: entry for entry in entries}
     model_type = (config or {}).get("model_type")
     family = table.families.get(model_type) if isinstance(model_type, str) else None
     if config is not None and family is not None and _proved_form(config, family):
-        harmless = _harmless(by_name, config, family, table.roots[family.root])
+        harmless = _harmless({entry.name: entry for entry in entries}, config, family, table.roots[family.root])
         if harmless is not None:
             return KvSelection(f"{table.version}/{model_type}", harmless)
     return KvSelection(f"{table.version}/all-tensors", frozenset())
@@ -70,22 +69,23 @@ def kv_digest(entries: Sequence[TensorEntry], config: Mapping[str, Any] | None, 
     return root_digest(entry for entry in entries if entry.name not in selection.harmless), selection.rule
 
 
-def tied_alias(entries: Mapping[str, TensorEntry], config: Mapping[str, Any] | None) -> str | None:
+def tied_alias(entries: Iterable[TensorEntry], config: Mapping[str, Any] | None) -> str | None:
     """Return the name under which a tied head is stored a second time, ``None`` where it is not.
 
     It is an alias where the configuration ties head and input embedding (``tie_word_embeddings`` at the top
     or in ``text_config``) and both are stored with equal dtype, shape and bytes.
 
     Args:
-        entries: the stored tensors by name.
+        entries: the stored tensors.
         config: the effective configuration: the class default of ``tie_word_embeddings`` filled in.
     """
     if not any(section.get("tie_word_embeddings") is True for section in _sections(config)):
         return None
+    by_name = {entry.name: entry for entry in entries}
     for pair in tied_heads().pairs:
-        head, embedding = entries.get(pair.head), entries.get(pair.embedding)
+        head, embedding = by_name.get(pair.head), by_name.get(pair.embedding)
         if head is not None and embedding is not None:
-            return head.name if head[1:4] == embedding[1:4] else None  # dtype, shape, content
+            return head.name if head[1:4] == embedding[1:4] else None  # dtype, shape, bytes
     return None
 
 

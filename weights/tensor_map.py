@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from kvgate.rules.errors import InputError
-from kvgate.weights.digest import PREFIX, TensorEntry, field, root_of_fields, shape_bytes, tensor_digest
+from kvgate.weights.digest import TensorEntry, field, root_of_fields, shape_bytes, tensor_digest, unprinted
 from kvgate.weights.dtypes import is_dtype
 from kvgate.weights.files import read_small, write_whole
 from kvgate.weights.fingerprint import Fingerprint
@@ -78,10 +78,10 @@ def write_map(fingerprint: Fingerprint, path: Path) -> str:
         InputError: when the folder cannot be written.
     """
     lines = [f'{{"schema":"{SCHEMA}","tensors":{len(fingerprint.entries)},"root":"{fingerprint.digest}"}}']
-    for name, dtype, shape, content, _ in fingerprint.entries:
-        spelled = json.dumps(name, ensure_ascii=False)
-        sizes = ",".join(map(str, shape))
-        lines.append(f'{{"name":{spelled},"dtype":"{dtype}","shape":[{sizes}],"content":"{content}"}}')
+    for entry in fingerprint.entries:
+        spelled = json.dumps(entry.name, ensure_ascii=False)
+        sizes = ",".join(map(str, entry.shape))
+        lines.append(f'{{"name":{spelled},"dtype":"{entry.dtype}","shape":[{sizes}],"content":"{entry.content}"}}')
     data = ("\n".join(lines) + "\n").encode()
     write_whole(path, data)
     return "sha256:" + hashlib.sha256(data).hexdigest()
@@ -132,9 +132,9 @@ def compare_maps(old: TensorMap, new: TensorMap) -> MapDifference:
     before = {entry.name: entry for entry in old.entries}
     after = {entry.name: entry for entry in new.entries}
     common = before.keys() & after.keys()
-    changed = sorted(name for name in common if before[name].digest != after[name].digest)
+    changed = sorted(name for name in common if before[name].tensor_hash != after[name].tensor_hash)
     removed = sorted(before.keys() - common)
-    moved: dict[tuple[str, tuple[int, ...], str], list[str]] = {}
+    moved: dict[tuple[str, tuple[int, ...], bytes], list[str]] = {}
     for name in reversed(removed):
         moved.setdefault(_substance(before[name]), []).append(name)
     added, renamed = [], []
@@ -154,8 +154,8 @@ def compare_maps(old: TensorMap, new: TensorMap) -> MapDifference:
     )
 
 
-def _substance(entry: TensorEntry) -> tuple[str, tuple[int, ...], str]:
-    return entry.dtype, entry.shape, entry.content
+def _substance(entry: TensorEntry) -> tuple[str, tuple[int, ...], bytes]:
+    return entry.dtype, entry.shape, entry.content_hash
 
 
 def _refuse(path: Path, line: int, what: str) -> NoReturn:
@@ -183,9 +183,10 @@ def _entries(path: Path, body: str) -> tuple[tuple[TensorEntry, ...], str]:
         if form is None:
             form = forms[dtype, sizes] = _form(path, number, dtype, sizes)
         encoded = field(name.encode())
-        digest = tensor_digest(encoded, form[1], bytes.fromhex(content[len(PREFIX) :]))
+        raw = unprinted(content)
+        digest = tensor_digest(encoded, form[1], raw)
         pairs.append((encoded, digest))
-        entries.append(TensorEntry(name, dtype, form[0], content, PREFIX + digest.hex()))
+        entries.append(TensorEntry(name, dtype, form[0], raw, digest))
     return tuple(entries), root_of_fields(pairs)
 
 

@@ -129,5 +129,5 @@ def test_another_root_is_not_the_one_that_was_proved() -> None:
     ],
 )
 def test_tied_heads(config: dict[str, Any], head: str, embedding: str, alias: bool) -> None:
-    entries = {name: hash_tensor(name, *OTHER) for name in (head, embedding)}
+    entries = [hash_tensor(name, *OTHER) for name in (head, embedding)]
     assert tied_alias(entries, config) == (head if alias else None)

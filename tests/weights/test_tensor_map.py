@@ -56,7 +56,7 @@ def test_round_trip(
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]  # JSON Lines it is
     assert lines[0] == {"schema": "kvgate/tensor-map/v1", "tensors": len(entries), "root": root_digest(entries)}
     assert [(line["name"], line["dtype"], tuple(line["shape"]), line["content"]) for line in lines[1:]] == [
-        entry[:4] for entry in entries
+        (*entry[:3], entry.content) for entry in entries
     ]
     assert [file.name for file in path.parent.iterdir()] == ["weights.jsonl"]  # and nothing is left beside it
 

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvgate.rules.progress import Progress, silent
 from kvgate.weights.device.contents import hash_contents
 from kvgate.weights.device.holding import require_held, stored_form
-from kvgate.weights.digest import TensorEntry, shape_bytes, tensor_entry
+from kvgate.weights.digest import TensorEntry, tensor_entries
 from kvgate.weights.fingerprint import Fingerprint, fingerprint_entries
 
 if TYPE_CHECKING:
     import torch
+
+
+class _Form(NamedTuple):
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
 
 
 def fingerprint_module(
@@ -54,14 +60,11 @@ def entries_of(held: Mapping[str, object], progress: Progress = silent) -> list[
         InputError: as :func:`fingerprint_module`.
     """
     tensors = {name: require_held(name, tensor) for name, tensor in held.items()}
-    forms = {name: stored_form(name, tensor) for name, tensor in tensors.items()}
+    forms = [_Form(name, *stored_form(name, tensor)) for name, tensor in tensors.items()]
     places = {name: _place(tensor) for name, tensor in tensors.items()}
     distinct = {place: tensors[name] for name, place in places.items()}
     contents = dict(zip(distinct, hash_contents(list(distinct.values()), progress), strict=True))
-    return [
-        tensor_entry(name, dtype, shape, contents[places[name]], shape_bytes(dtype, shape))
-        for name, (dtype, shape) in forms.items()
-    ]
+    return tensor_entries(forms, [contents[place] for place in places.values()])
 
 
 def _place(tensor: torch.Tensor) -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from kvgate.rules.errors import InputError
-from kvgate.weights.digest import PREFIX, TensorEntry, root_digest, shape_bytes, tensor_entry
+from kvgate.weights.digest import TensorEntry, root_digest, tensor_entries, unprinted
 from kvgate.weights.safetensors import DTYPE_BITS
 
 SCHEMA = "kvgate/served-weights/v1"
@@ -84,7 +84,7 @@ class ServedRank(_Strict):
 
     def entries(self) -> tuple[TensorEntry, ...]:
         """Return the rank's tensors as a tensor map's entries, sorted by name."""
-        return tuple(sorted(_entry(held.name, held.dtype, held.shape, held.content) for held in self.tensors))
+        return _entries(self.tensors)
 
     def unfused(self) -> tuple[TensorEntry, ...]:
         """Return the checkpoint tensors that the rank holds whole, taken out of what they are fused into.
@@ -93,8 +93,7 @@ class ServedRank(_Strict):
         recognised, this is the checkpoint, and its root the checkpoint's digest (a tied head under both names).
         """
         buffers = {held.name for held in self.tensors if held.buffer}
-        whole = (part for part in self.parts if part.stretch is None and part.held not in buffers)
-        return tuple(sorted(_entry(part.name, part.dtype, part.shape, part.content) for part in whole))
+        return _entries([part for part in self.parts if part.stretch is None and part.held not in buffers])
 
     def digest(self) -> str:
         """Return the root over the rank's tensors in served form: a manifest's ``weights.served`` holds it.
@@ -113,8 +112,8 @@ class ServedRank(_Strict):
         return root_digest(self.entries())
 
 
-def _entry(name: str, dtype: str, shape: tuple[int, ...], content: str) -> TensorEntry:
-    return tensor_entry(name, dtype, shape, bytes.fromhex(content[len(PREFIX) :]), shape_bytes(dtype, shape))
+def _entries(tensors: Sequence[Held | Part]) -> tuple[TensorEntry, ...]:
+    return tuple(sorted(tensor_entries(tensors, [unprinted(tensor.content) for tensor in tensors])))
 
 
 def read_ranks(replies: Sequence[Any], where: str) -> tuple[ServedRank, ...]:

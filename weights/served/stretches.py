@@ -11,7 +11,7 @@ from blake3 import blake3
 
 from kvgate.rules.errors import InputError
 from kvgate.weights.checkpoint import open_weights
-from kvgate.weights.digest import PREFIX
+from kvgate.weights.digest import printed
 from kvgate.weights.files import open_stamped
 from kvgate.weights.safetensors import DTYPE_BITS
 from kvgate.weights.served.report import Stretch
@@ -55,4 +55,4 @@ class CheckpointStretches:
                         hasher.update(stretched)
         finally:
             os.close(descriptor)
-        return PREFIX + hasher.hexdigest()
+        return printed(hasher.digest())
