@@ -4,8 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kvgate.stores.keys.stored import Scheme
+from kvgate.stores.keys import lmcache, lmcache_mp, vllm_blocks, vllm_example
+from kvgate.stores.keys.stored import Scheme, StoredKey
 
-_SCHEMES: tuple[Scheme, ...] = ()
+_SCHEMES: tuple[Scheme, ...] = (
+    lmcache.SCHEME,
+    lmcache_mp.SCHEME,
+    vllm_blocks.SCHEME,
+    vllm_example.SCHEME,
+)
 
 SCHEMES: Mapping[str, Scheme] = {scheme.connector: scheme for scheme in _SCHEMES}
+
+
+def readings(name: str, connector: str | None = None) -> tuple[StoredKey, ...]:
+    """Return every way in which a name can be read.
+
+    Args:
+        name: as it lies in the store.
+        connector: the id of the connector that stored it; of any connector where ``None``.
+
+    Returns:
+        Nothing where it is of no scheme. Several where connectors share a form: then nothing says which one it was.
+
+    """
+    schemes = SCHEMES.values() if connector is None else (SCHEMES[connector],)
+    return tuple(found for scheme in schemes if (found := scheme.parse(name)) is not None)

@@ -88,6 +88,7 @@ class Scheme:
         model: a deployment's model as ``StoredKey.model`` spells it, which is how the two are compared; ``None``
             where it is not known, or no name holds one.
         unsaid: what a name cannot say though stored KV depends on it: manifest path to the reason.
+        within: names of ``StoredKey.fields`` that number what one deployment stores: its ranks, layers, parts.
 
     """
 
@@ -96,3 +97,4 @@ class Scheme:
     predict: Callable[[Manifest, Request], Prediction]
     model: Callable[[Manifest], str | None]
     unsaid: Mapping[str, str] = field(default_factory=dict)
+    within: frozenset[str] = frozenset()
