@@ -66,8 +66,8 @@ class Assembly:
         if wanted:
             self._doubts.pop(path, None)
 
-    def declare(self, path: str, value: Any) -> None:
-        """Write what the operator says; it stands above everything found out, doubts included."""
+    def declare(self, path: str, value: Any, basis: Basis = "declared") -> None:
+        """Write what the operator says, or what was observed; it stands above everything found out, doubts included."""
         for other in [other for other in self._values if _below(other, path)]:
             del self._values[other], self._basis[other]
         for other in [other for other in self._doubts if _below(path, other) and other != path]:
@@ -81,10 +81,10 @@ class Assembly:
                 del self._values[parent], self._basis[parent]
             elif isinstance(self._values.get(parent), dict):  # inside a complete collection
                 self._values[parent] = _with(self._values[parent], path[len(parent) + 1 :].split("."), value)
-                self._basis[parent] = "declared"
+                self._basis[parent] = basis
                 return
         self._values[path] = value
-        self._basis[path] = "declared"
+        self._basis[path] = basis
 
     def fill(self, path: str, defaults: Mapping[str, Any]) -> None:
         """Declare a path or section to be at the engine's defaults, where nothing else is known of it."""

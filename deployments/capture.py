@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -25,7 +26,15 @@ from kvgate.deployments.elsewhere import LIBRARIES, built_elsewhere, engine_of, 
 from kvgate.deployments.hub import HubCheckpoint, obtain, split_repository
 from kvgate.deployments.launch import LaunchFacts, bare_facts, resolve
 from kvgate.deployments.published import published
-from kvgate.deployments.served import ask_served, refuse_another_engine, served_section
+from kvgate.deployments.running import AUTO, Running, ask_running
+from kvgate.deployments.running_contradictions import (
+    contradictions_in_names,
+    contradictions_with,
+    not_told,
+    refuse_contradictions_with,
+    with_observed,
+)
+from kvgate.deployments.served import NotEquippedError, ask_served, served_section, told_by
 from kvgate.rules.canonical import canonical, digest
 from kvgate.rules.errors import InputError, UsageError
 from kvgate.rules.manifest import manifest_from
@@ -144,8 +153,9 @@ def capture(
         opaque_pickle: hash pickle weights as files that nothing looks into, where there is nothing else.
         fetch_weights: whether the weights of a hub repository are fetched and hashed; else the digests that the hub
             publishes of its files stand for them.
-        endpoint: where the running engine answers (:func:`kvgate.deployments.served.ask_served`), which is asked
-            for the weights that it serves with; ``None``: it is not asked.
+        endpoint: where the running engine answers, which is asked what it is
+            (:func:`kvgate.deployments.running.ask_running`) and, where it is started for that, for the weights that it
+            serves with (:func:`kvgate.deployments.served.ask_served`); ``None``: it is not asked.
         api_key: its API key.
         progress: told of downloads, hashing and rendering.
 
@@ -198,6 +208,8 @@ class _Capture:
         self._snapshot_to = snapshot_to
         self._sources = sources
         self._served: tuple[ServedRank, ...] = ()
+        self._running: Running | None = None
+        self._observed: frozenset[str] = frozenset()
         self._progress = progress
         self._assembly = Assembly()
         self._unsets = tuple(unsets)
@@ -213,6 +225,9 @@ class _Capture:
 
     def run(self) -> Captured:
         assembly = self._assembly
+        if self._sources.endpoint is not None:
+            self._progress("asking the engine", 0, None, "answers")
+            self._running = ask_running(self._sources.endpoint, self._sources.api_key)
         folder, hub = self._locate()
         doubted = self._facts is not None and any(path == "model.config" for path, _ in self._facts.unknown)
         gguf = folder.is_file() or (
@@ -232,8 +247,10 @@ class _Capture:
         accelerator = self._sets.get("engine.accelerator")
         defaults = self._defaults(config, dtypes, accelerator, weights)
         if self._facts is not None:
-            self._facts = resolve(self._facts, config.config, tensor_dtypes=dtypes, accelerator=accelerator)
-            self._notes = list(self._facts.notes)
+            settle = partial(resolve, config=config.config, tensor_dtypes=dtypes, accelerator=accelerator)
+            self._facts = settle(self._facts)
+            observations = self._compare_with_running(settle)
+            self._notes = [*self._facts.notes, *observations]
             if (reason := dict(self._facts.unknown).get("model.config")) is not None:
                 self._settled_by_config(reason)
             elif gguf:
@@ -242,6 +259,9 @@ class _Capture:
         self._weights(weights, hub)
         self._ask(folder, weights)
         self._launched(weights)
+        if self._running is not None and self._facts is None:
+            refuse_contradictions_with(contradictions_with(self._running.settings, None, None, self._sets))
+            self._told(self._running)
         self._speculative()
         self._mistral(folder)
         self._gguf(folder, weights)
@@ -349,14 +369,39 @@ class _Capture:
         if hub.files:
             put("weights.hub.files", dict(hub.files), "computed")
 
+    def _compare_with_running(self, settle: Callable[[LaunchFacts], LaunchFacts]) -> list[str]:
+        """Refuse a server that the files do not start, and take from it what they leave open; return what to say."""
+        running, facts, given = self._running, self._facts, self._given
+        if running is None or facts is None or given is None:
+            return []
+        contradictions = contradictions_with(running.settings, facts, given, self._sets)
+        refuse_contradictions_with([*contradictions, *contradictions_in_names(running, facts)])
+        changed, self._observed, notes = with_observed(running, facts, given)
+        self._facts = settle(changed)
+        missing = not_told(running, facts)
+        return notes if missing is None else [*notes, missing]
+
+    def _told(self, running: Running) -> None:
+        """Write what a running server tells where no launch line was given."""
+        names = {} if running.names is None else {"model.served_name": running.names.value[0]}
+        for path, value in {**{path: said.value for path, said in running.settings.items()}, **names}.items():
+            if value not in (None, AUTO):
+                self._assembly.declare(path, value, "observed")
+
     def _ask(self, folder: Path, weights: CheckpointFingerprint | None) -> None:
         """Ask the running engine what it holds, where there is one to be asked."""
-        if self._sources.endpoint is None:
+        if self._running is None:
             self._assembly.put("weights.served", None)
             return
         self._progress("asking the engine", 0, None, "ranks")
-        self._served = ask_served(self._sources.endpoint, self._sources.api_key)
-        refuse_another_engine(self._served, {**(self._facts.values if self._facts is not None else {}), **self._sets})
+        try:
+            self._served = ask_served(self._running.url, self._sources.api_key)
+        except NotEquippedError as error:
+            self._notes.append(f"what weights the running engine holds was not told: {error.message}; {error.hint}")
+            self._assembly.put("weights.served", None)
+            return
+        told = told_by(self._served, self._running.url)
+        refuse_contradictions_with(contradictions_with(told, self._facts, self._given, self._sets))
         found = None
         if weights is not None:
             found = compare_with_checkpoint(self._served, weights.entries, CheckpointStretches(folder))
@@ -375,7 +420,7 @@ class _Capture:
             return
         for path, value in self._facts.values.items():
             if path != "adapters":
-                self._assembly.put(path, value)
+                self._assembly.put(path, value, "observed" if path in self._observed else "declared")
         path, kv_cache = "precision.kv_scales", self._facts.values.get("precision.kv_cache")
         if path not in self._facts.values and isinstance(kv_cache, str) and kv_cache.startswith("fp8"):
             if weights is None or weights.kv_rule == RULE:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from kvgate.corpora.endpoints.client import SECONDS, Answer, Client
 from kvgate.corpora.endpoints.server import engine_and_version
+from kvgate.deployments.running import Said
 from kvgate.rules.document import parse_json
 from kvgate.rules.errors import InputError
 from kvgate.weights.digest import root_digest
@@ -17,6 +18,11 @@ METHOD = "kvgate_weights"
 _NO_SUCH_PATH = (404, 405)
 PATIENCE = 1800.0
 """Seconds for the hashing of every rank: on the host, through copies, a large model takes minutes."""
+
+
+class NotEquippedError(InputError):
+    """The engine answers, and is not started so that it says what its workers hold."""
+
 
 _EXTENSION = "kvgate.weights.served.vllm_worker.FingerprintExtension"
 _VLLM = f"start vLLM with VLLM_SERVER_DEV_MODE=1 and --worker-extension-cls {_EXTENSION}"
@@ -39,8 +45,9 @@ def ask_served(
         patience: seconds within which all ranks must have hashed what they hold.
 
     Raises:
-        InputError: it cannot be reached, is no engine that can be asked, is not started for it, or answers with
-            what is no complete report of all ranks.
+        NotEquippedError: it is not started for it.
+        InputError: it cannot be reached, is no engine that can be asked, or answers with what is no complete report of
+            all ranks.
     """
     with Client(url, key, seconds=seconds) as client:
         engine, _ = engine_and_version(client)
@@ -56,12 +63,12 @@ def _ask_vllm(client: Client) -> tuple[ServedRank, ...]:
     if isinstance(replies, list):
         return read_ranks(replies, where)
     if answer.status in _NO_SUCH_PATH:
-        raise InputError(
+        raise NotEquippedError(
             "this vLLM takes no calls to its workers: its development mode is off", where=where, hint=_VLLM
         )
     if METHOD in answer.said() and "attribute" in answer.said():
         hint = f"{_VLLM}; kvgate must be installed where the engine runs"
-        raise InputError("the workers of this vLLM do not have kvgate's extension", where=where, hint=hint)
+        raise NotEquippedError("the workers of this vLLM do not have kvgate's extension", where=where, hint=hint)
     raise _refusal(answer, where, _VLLM)
 
 
@@ -73,9 +80,9 @@ def _ask_sglang(client: Client) -> tuple[ServedRank, ...]:
     if isinstance(ranks, list):
         return read_ranks([_text_of(rank, where) for rank in ranks], where)
     if answer.status in _NO_SUCH_PATH:
-        raise InputError("this SGLang has no weight checker; 0.5.23 has one", where=where)
+        raise NotEquippedError("this SGLang has no weight checker; 0.5.23 has one", where=where)
     if METHOD in answer.said():  # "Unsupported action='kvgate_weights'"
-        raise InputError("this SGLang does not have kvgate's plugin", where=where, hint=_SGLANG)
+        raise NotEquippedError("this SGLang does not have kvgate's plugin", where=where, hint=_SGLANG)
     raise _refusal(answer, where, _SGLANG)
 
 
@@ -132,33 +139,18 @@ def _entry(rank: ServedRank, found: ServedComparison | None, checkpoint: str | N
     return entry
 
 
-def refuse_another_engine(ranks: Sequence[ServedRank], values: Mapping[str, Any]) -> None:
-    """Refuse the reports of an engine that the rest of a manifest does not speak of.
+def told_by(ranks: Sequence[ServedRank], url: str) -> dict[str, Said]:
+    """Return what the ranks of an engine say of it besides their weights, by manifest path.
 
     Args:
         ranks: all ranks of one engine.
-        values: what is known of the deployment, by manifest path; what is not known contradicts nothing.
-
-    Raises:
-        InputError: naming the path and both values.
+        url: where it answers.
     """
     first = ranks[0]
-    observed: dict[str, Any] = {
+    told: dict[str, Any] = {
         "engine.name": first.engine,
         "engine.version": first.engine_version,
         "parallelism.tensor": first.tensor_parallel.size,
         "parallelism.pipeline": first.pipeline_parallel.size,
     }
-    for path, value in observed.items():
-        said = values.get(path)
-        if said is not None and _public(said) != _public(value):
-            raise InputError(
-                f"{path} is {said}, but the engine that answers has {value}",
-                where="--endpoint",
-                hint="ask the deployment that is captured",
-            )
-
-
-def _public(value: Any) -> Any:
-    """Return a version without what a builder adds to it: ``0.32.0+cpu`` is 0.32.0."""
-    return value.partition("+")[0] if isinstance(value, str) else value
+    return {path: Said(value, f"{url}: what its workers report") for path, value in told.items()}

@@ -59,7 +59,11 @@ def capture(
     ] = None,
     endpoint: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="Ask the running vLLM for the weights that it serves with: http://HOST:PORT."),
+        typer.Option(
+            metavar="URL",
+            help="Ask the running vLLM or SGLang what it is, and whether these files start it; where it is started for "
+            "that, also for the weights that it serves with: http://HOST:PORT.",
+        ),
     ] = None,
     api_key_env: ApiKeyEnv = None,
     set_: Annotated[
@@ -96,7 +100,8 @@ def capture(
     """Write down what a deployment is: a manifest with its sidecars.
 
     Weights are hashed, tokenizer and template examined, the launch line read; nothing of it is run. What
-    stays unknown is listed, most useful first. The manifest's path goes to standard output.
+    stays unknown is listed, most useful first. Files that contradict each other, or the running server, are refused
+    with both places. The manifest's path goes to standard output.
 
     Examples:
       kvgate capture /models/llama --from serve.sh -o release-7/

@@ -31,11 +31,13 @@ class Answer:
     Attributes:
         status: the HTTP status.
         data: the parsed body; ``None`` where it is no JSON.
+        text: the body where it is plain text, as metrics are; else ``None``.
 
     """
 
     status: int
     data: Any
+    text: str | None = None
 
     @property
     def ok(self) -> bool:
@@ -117,27 +119,29 @@ class Client:
         where = f"{self.url}{path}"
         kept = self._connection.sock is not None
         try:
-            status, data = self._exchange(method, path, body, where)
+            status, kind, data = self._exchange(method, path, body, where)
         except _GONE as error:
             # A server may close a kept connection at any time; only then is asking again no second question.
             self._connection.close()
             if not kept:
                 raise InputError(f"cannot be reached: {_reason(error)}", where=where) from None
-            status, data = self._again(method, path, body, where)
+            status, kind, data = self._again(method, path, body, where)
         if status in (http.client.UNAUTHORIZED, http.client.FORBIDDEN):
             raise InputError(
                 f"refuses to answer (HTTP {status})", where=where, hint="name the variable of a key: --api-key-env"
             )
-        return Answer(status, _parsed(data, where) if data is not None else None)
+        if kind.endswith("json"):
+            return Answer(status, _parsed(data, where))
+        return Answer(status, None, data.decode("utf-8", "replace") if kind == "text/plain" else None)
 
-    def _again(self, method: str, path: str, body: bytes | None, where: str) -> tuple[int, bytes | None]:
+    def _again(self, method: str, path: str, body: bytes | None, where: str) -> tuple[int, str, bytes]:
         try:
             return self._exchange(method, path, body, where)
         except _GONE as error:
             self._connection.close()
             raise InputError(f"cannot be reached: {_reason(error)}", where=where) from None
 
-    def _exchange(self, method: str, path: str, body: bytes | None, where: str) -> tuple[int, bytes | None]:
+    def _exchange(self, method: str, path: str, body: bytes | None, where: str) -> tuple[int, str, bytes]:
         headers = self._headers | ({} if body is None else {"Content-Type": "application/json"})
         late = threading.Event()
         try:
@@ -166,8 +170,9 @@ class Client:
         if response.length:
             self._connection.close()
             raise InputError("hung up in the middle of an answer", where=where)
-        is_json = response.headers.get_content_type().endswith("json")
-        return response.status, data if is_json else None
+        # Without a type of its own an answer is none of either: the library would call it plain text.
+        kind = response.headers.get_content_type() if "Content-Type" in response.headers else ""
+        return response.status, kind, data
 
     def _slow(self, where: str) -> InputError:
         self._connection.close()

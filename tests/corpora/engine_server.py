@@ -47,9 +47,13 @@ class _Handler(BaseHTTPRequestHandler):
             self.engine.raw(self)
             return
         status, data = self.engine.answer(self.command, self.path, body)
-        sent = data if isinstance(data, bytes) else json.dumps(data).encode()
+        kind, sent = "application/json", json.dumps(data).encode() if not isinstance(data, (bytes, str)) else b""
+        if isinstance(data, bytes):
+            kind, sent = "text/html", data
+        elif isinstance(data, str):
+            kind, sent = "text/plain; version=0.0.4; charset=utf-8", data.encode()
         self.send_response(status)
-        self.send_header("Content-Type", "text/html" if isinstance(data, bytes) else "application/json")
+        self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(sent)))
         self.end_headers()
         self.wfile.write(sent)

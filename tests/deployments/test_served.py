@@ -219,6 +219,18 @@ def test_where_no_tensor_of_the_checkpoint_was_read_nothing_is_claimed(make_chec
     assert (entry["digest"], entry["checkpoint"], "own" in entry) == (ranks[0].digest(), None, False)
 
 
+def test_an_engine_that_is_not_equipped_is_asked_for_the_rest(
+    serve: Serve, make_checkpoint: MakeCheckpoint, tmp_path: Path
+) -> None:
+    """What weights a production server holds it does not say: no reason to refuse it, and none to keep it quiet."""
+    captured = capture(str(make_checkpoint()), endpoint=serve(answering({"detail": "Not Found"}, 404)))
+    assert _written(captured, tmp_path / "out").unset("weights.served")
+    assert any(
+        note.startswith("what weights the running engine holds was not told: this vLLM takes no calls to its workers")
+        for note in captured.notes
+    )
+
+
 def test_weights_that_nobody_can_read_are_refused(serve: Serve, make_checkpoint: MakeCheckpoint) -> None:
     folder = make_checkpoint()
     given = replies(folder)
@@ -233,9 +245,9 @@ LINE = "vllm serve m --tensor-parallel-size {ranks}"
 @pytest.mark.parametrize(
     ("ranks", "sets", "said"),
     [
-        (4, {}, r"parallelism\.tensor is 4, but the engine that answers has 2"),
-        (2, {"engine.version": "0.32.0"}, r"engine\.version is 0\.32\.0, but the engine that answers has 0\.33\.0"),
-        (2, {"engine.name": "sglang"}, r"engine\.name is sglang, but"),
+        (4, {}, r"parallelism\.tensor is 4 in launch\.sh: --tensor-parallel-size, but 2 at http.*: what its workers"),
+        (2, {"engine.version": "0.32.0"}, r"engine\.version is 0\.32\.0 in --set, but 0\.33\.0 at http.*: version"),
+        (2, {"engine.name": "sglang"}, r"engine\.name is sglang in --set, but vllm at"),
     ],
 )
 def test_another_engine_than_the_captured_one_is_refused(

@@ -9,6 +9,9 @@ import pytest
 
 from kvgate.corpora.endpoints.client import Client
 from kvgate.deployments import served as served_module
+from kvgate.deployments.launch import parse_vllm, resolve
+from kvgate.deployments.running import Running, ask_running
+from kvgate.deployments.running_contradictions import contradictions_in_names, contradictions_with
 from kvgate.deployments.served import ask_served, served_section
 from kvgate.rules.errors import InputError
 from kvgate.weights.digest import root_digest
@@ -66,12 +69,40 @@ def _compare(ranks: tuple[ServedRank, ...], folder: Path) -> ServedComparison:
     return compare_with_checkpoint(ranks, fingerprint_checkpoint(folder, None).entries, CheckpointStretches(folder))
 
 
+def _agrees_with_the_line_that_started_it(running: Running, model: Path, size: int) -> None:
+    """Every setting that it was started with is told, and each one that it was not started with is found."""
+    line = f"vllm serve {model} --dtype bfloat16 --max-model-len 64 --block-size 32 --tensor-parallel-size {size}"
+    settled = {"model_type": "llama", "dtype": "bfloat16", "max_position_embeddings": 2048}
+    assert running.silent == ()
+    for changed, path in {
+        "": None,
+        "--dtype float16": "precision.compute",
+        "--max-model-len 32": "engine.max_model_len",
+        "--block-size 48": "engine.block_size",
+        "--kv-cache-dtype fp8_e4m3": "precision.kv_cache",
+        f"--tensor-parallel-size {size + 1}": "parallelism.tensor",
+        "--prefix-caching-hash-algo sha256_cbor": "engine.prefix_hash.algorithm",
+        "--kv-transfer-config.kv_connector ExampleConnector": "cache.connector",
+        "--hf-overrides.rope_theta 5": "model.config",
+        "--served-model-name support": "model.served_name",
+        "--enable-lora --lora-modules a=/a": "adapters",
+    }.items():
+        given = parse_vllm(f"{line} {changed}", source="serve.sh")
+        facts = resolve(given, settled)
+        found = [
+            *contradictions_with(running.settings, facts, given, {}),
+            *contradictions_in_names(running, facts),
+        ]
+        assert [one.path for one in found] == ([] if path is None else [path])
+
+
 @pytest.mark.parametrize("size", [1, 2])
 def test_an_engine_holds_the_checkpoint_until_it_loads_another(
     models: Models, tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with vllm(models.served, UNPACKED, size, tmp_path / "log") as url:
         before = ask_served(url)
+        running = ask_running(url)
         compared = {
             name: in_process("fingerprint", "--endpoint", url, "--compare", str(folder), "-q")
             for name, folder in models._asdict().items()
@@ -84,6 +115,7 @@ def test_an_engine_holds_the_checkpoint_until_it_loads_another(
     outcomes = {name: (ran.code, ran.out) for name, ran in compared.items()}
     assert outcomes == {"served": (0, "equal\n"), "other": (10, "different\n")}
     assert [rank.tensor_parallel.size for rank in before] == [size] * size
+    _agrees_with_the_line_that_started_it(running, models.served, size)
     assert _compare(before, models.served).equal
     assert _compare(after, models.other).equal
 
