@@ -7,7 +7,9 @@ from typing import Any, Literal
 
 from kvgate.rules import dtypes
 from kvgate.rules.attention import replicas_divide_attention, uses_mla
+from kvgate.rules.launched import connector_settings, launch_flags
 from kvgate.rules.manifest import Manifest
+from kvgate.rules.offload_layout import one_name_for_all_layouts
 from kvgate.rules.values import UNKNOWN, Field, Known
 
 Form = Literal[
@@ -19,6 +21,7 @@ Form = Literal[
     "attention-tensor-size",
     "kv-heads-per-rank",
     "whether-more-than-one",
+    "size-unless-one-name-for-all",
     "torch-storage-dtype",
     "cache-dtype-flag",
     "draft-model",
@@ -88,10 +91,8 @@ def _world_size_per_server_unless_mla(field: Known, manifest: Manifest) -> Field
 
 def _lmcache_servers(manifest: Manifest) -> int | None:
     """How many servers a deployment is connected to; one where no list is given (lmcache_mp_connector.py:626-653)."""
-    args = manifest.value("engine.args") or {}
-    connector = args.get("kv-transfer-config", {})
-    extra = connector.get("kv_connector_extra_config", {}) if isinstance(connector, Mapping) else None
-    if not manifest.knows("engine.args") or not isinstance(extra, Mapping):
+    extra = connector_settings(manifest)
+    if extra is None:
         return None
     urls = extra.get("lmcache.mp.server_urls") or "one"
     urls = urls.split(",") if isinstance(urls, str) else urls
@@ -102,9 +103,8 @@ def _lmcache_servers(manifest: Manifest) -> int | None:
 
 def _launches_itself(manifest: Manifest) -> bool:
     """Whether vLLM is known not to be started by an external launcher, which counts replicas as ranks."""
-    args = manifest.value("engine.args")
-    given = args.get("distributed-executor-backend") if isinstance(args, Mapping) else None
-    return manifest.knows("engine.args") and given in (None, "mp", "ray", "uni")
+    flags = launch_flags(manifest)
+    return flags is not None and flags.get("distributed-executor-backend") in (None, "mp", "ray", "uni")
 
 
 def _attention_tensor_size(field: Known, manifest: Manifest) -> Field:
@@ -135,6 +135,11 @@ def _whether_more_than_one(field: Known, _manifest: Manifest) -> Field:
     return Known(field.value > 1) if type(field.value) is int else UNKNOWN
 
 
+def _size_unless_one_name_for_all(field: Known, manifest: Manifest) -> Field:
+    """The size, where it is known that names hold it at all (vLLM's tiered offload)."""
+    return field if one_name_for_all_layouts(manifest) is False else UNKNOWN
+
+
 def _draft_model(field: Known, _manifest: Manifest) -> Field:
     """The draft model's name; how many tokens it guesses does not enter (vLLM's UMBP connector)."""
     return Known(field.value.get("model")) if isinstance(field.value, Mapping) else Known(None)
@@ -149,6 +154,7 @@ _FORMS: Mapping[Form, Callable[[Known, Manifest], Field]] = {
     "attention-tensor-size": _attention_tensor_size,
     "kv-heads-per-rank": _kv_heads_per_rank,
     "whether-more-than-one": _whether_more_than_one,
+    "size-unless-one-name-for-all": _size_unless_one_name_for_all,
     "torch-storage-dtype": _torch_storage_dtype,
     "cache-dtype-flag": _cache_dtype_flag,
     "draft-model": _draft_model,

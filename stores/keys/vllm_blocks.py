@@ -7,12 +7,12 @@ Source: vllm 0.31.0 to 0.33.0 wheels, vllm/v1/core/kv_cache_utils.py (``init_non
 from __future__ import annotations
 
 import hashlib
-import pickle  # noqa: S403  (only written: vLLM hashes what it makes of a block)
+import pickle
 import re
 from collections.abc import Callable, Mapping
 
-from kvgate.rules.attention import uses_mla
 from kvgate.rules.manifest import Manifest
+from kvgate.rules.offload_layout import one_group
 from kvgate.stores.keys.cbor import cbor
 from kvgate.stores.keys.facts import Facts
 from kvgate.stores.keys.stored import Prediction, Request, Scheme, StoredKey
@@ -64,19 +64,6 @@ def tokens_per_hash(facts: Facts) -> int | None:
     if not facts.manifest.unset("engine.speculative"):
         facts.lacks("engine.speculative", "a draft adds layers, and tokens to come may be in the hashes (0.33)")
     return None if size is None or context is None else size * context
-
-
-def one_group(manifest: Manifest) -> bool:
-    """Whether the layers of a model are known to be filed under one group: all heads, or all latents, with no window.
-
-    Source: vllm 0.32.0 wheel, v1/core/kv_cache_utils.py, ``get_kv_cache_groups``.
-    """
-    config = manifest.value("model.config")
-    if not isinstance(config, Mapping) or "text_config" in config or uses_mla(manifest) is None:
-        return False
-    windowed = config.get("sliding_window") is not None and config.get("use_sliding_window", True) is not False
-    kinds = config.get("layer_types") or ["full_attention"]
-    return not windowed and set(kinds) == {"full_attention"} and config.get("attention_chunk_size") is None
 
 
 def block_hashes(facts: Facts, request: Request) -> tuple[bytes, ...]:

@@ -170,8 +170,8 @@ KEYS: dict[str, Key] = {
     "vllm-offload-fs": Key(
         base=_VLLM,
         separates=(
-            "model.id precision.kv_cache parallelism.context engine.block_size engine.prefix_hash cache.location "
-            "cache.chunk_size cache.namespace"
+            "model.id precision.kv_cache parallelism.tensor parallelism.pipeline parallelism.context engine.block_size "
+            "engine.prefix_hash cache.location cache.chunk_size cache.namespace"
         ),
         adapter="adapter",
         requests="lora cache_salt multimodal",
@@ -182,8 +182,8 @@ KEYS: dict[str, Key] = {
     "vllm-offload-object": Key(
         base=_VLLM,
         separates=(
-            "model.id precision.kv_cache parallelism.context engine.block_size engine.prefix_hash cache.location "
-            "cache.namespace"
+            "model.id precision.kv_cache parallelism.tensor parallelism.pipeline parallelism.context engine.block_size "
+            "engine.prefix_hash cache.location cache.namespace"
         ),
         adapter="adapter",
         requests=_BLOCK_HASH,

@@ -402,6 +402,7 @@ def test_pages_that_sglang_named_without_salt_or_adapter_are_cleared(connector: 
 
 # ---- public incidents, in front of the connector that the report names and of another ----
 
+OLDER_RUNNER = {"engine.args/VLLM_USE_V2_MODEL_RUNNER": "0"}
 IN_FRONT = [
     # sgl-project/sglang#24758 (I33): one served name, other weights; the other connector's key holds the path.
     (
@@ -417,10 +418,10 @@ IN_FRONT = [
         "precision.kv_cache",
         {"vllm-mooncake": "no", "vllm-umbp": "yes", "lmcache": "yes"},
     ),
-    # vllm-project/vllm#55191 (I29): other heads' values of equal size.
+    # vllm-project/vllm#55191 (I29): other heads' values of equal size, with the older model runner.
     (
-        {},
-        OTHER["parallelism.tensor"],
+        OLDER_RUNNER,
+        {**OLDER_RUNNER, **OTHER["parallelism.tensor"]},
         "parallelism.tensor",
         {"vllm-offload-object": "no", "lmcache": "yes", "aibrix": "yes"},
     ),

@@ -38,7 +38,12 @@ ROLLOUTS: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[tuple[str, int],
         {**SALTED, "cache.namespace": None},
         (APART, APART, APART, APART),
     ),
-    "tensor size 4 to 8": ({"parallelism.tensor": 4}, {"parallelism.tensor": 8}, (APART, OPEN, OPEN, APART)),
+    "tensor size 4 to 8": ({"parallelism.tensor": 4}, {"parallelism.tensor": 8}, (APART, APART, OPEN, APART)),
+    "tensor size 4 to 8, the older model runner of vLLM": (
+        {"parallelism.tensor": 4, "engine.args/VLLM_USE_V2_MODEL_RUNNER": "0"},
+        {"parallelism.tensor": 8, "engine.args/VLLM_USE_V2_MODEL_RUNNER": "0"},
+        (APART, OPEN, OPEN, APART),
+    ),
     "tensor size 4 to 8, MLA": (
         {**MLA, "parallelism.tensor": 4},
         {**MLA, "parallelism.tensor": 8},
