@@ -1,9 +1,10 @@
-"""Install a vLLM that serves on the CPU beside this virtual environment: what this one does not have, 0.8 GB.
+"""Install what tests ask of real engines beside this virtual environment: a folder for each file of pins here.
 
-    python -m tests.engines.install [TARGET]     the default is share/kvgate-engines/vllm of this environment
+    python -m tests.engines.install [TARGET]     vLLM's folder, by default share/kvgate-engines/vllm of this environment
     KVGATE_VLLM=TARGET pytest tests/engines
 
-The interpreter and torch are this environment's; the folder goes in front of its search path.
+The others lie beside vLLM's, which is 0.8 GB. The interpreter and torch are this environment's; the folders go in front
+of its search path.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ import yaml
 from tests.renderers.install import ensure
 
 HERE = Path(__file__).parent
-PINS = HERE / "vllm.yaml"
+PINS = sorted(HERE.glob("*.yaml"))
 ALONE = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_HOST_IP": "127.0.0.1",
     "VLLM_NO_USAGE_STATS": "1",
+    "LMCACHE_DISABLE_BANNER": "1",
+    "LMCACHE_TRACK_USAGE": "false",
     "DO_NOT_TRACK": "1",
     "HF_HUB_OFFLINE": "1",
 }
@@ -33,17 +36,25 @@ def default_target() -> Path:
     return Path(sys.prefix) / "share" / "kvgate-engines" / "vllm"
 
 
-def environment(folder: Path) -> dict[str, str]:
-    """Return the environment variables of a process that finds vLLM, and the modules that tests give it."""
+def installed(name: str) -> Path:
+    """Return the folder of one file of pins, beside the vLLM that ``KVGATE_VLLM`` names."""
+    return Path(os.environ["KVGATE_VLLM"]).with_name(name)
+
+
+def environment(*folders: Path) -> dict[str, str]:
+    """Return the environment of a process that finds what folders hold, and the modules that tests give it."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "PYTHON", "VLLM_"))}
-    return {**kept, **ALONE, "PYTHONPATH": os.pathsep.join([str(HERE), str(folder)])}
+    return {**kept, **ALONE, "PYTHONPATH": os.pathsep.join(map(str, [HERE, *folders]))}
 
 
 def main() -> int:
     """Install, and say what could not be installed."""
     target = Path(sys.argv[1]) if len(sys.argv) > 1 else default_target()
     target.parent.mkdir(parents=True, exist_ok=True)
-    problems = ensure(target, yaml.safe_load(PINS.read_text(encoding="utf-8"))["pins"])
+    problems = []
+    for pins in PINS:
+        folder = target if pins.stem == "vllm" else target.with_name(pins.stem)
+        problems += ensure(folder, yaml.safe_load(pins.read_text(encoding="utf-8"))["pins"])
     for problem in problems:
         print(f"error: {problem}", file=sys.stderr)
     return 1 if problems else 0

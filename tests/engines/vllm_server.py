@@ -15,7 +15,7 @@ from pathlib import Path
 
 from kvgate.corpora.endpoints.client import Client
 from kvgate.rules.errors import InputError
-from tests.engines.install import environment
+from tests.engines.install import environment, installed
 
 MINUTES = 900  # a hang guard
 
@@ -33,7 +33,7 @@ def vllm(model: Path, extension: str, ranks: int, log: Path) -> Iterator[str]:
     with log.open("wb") as said:
         server = subprocess.Popen(
             command,
-            env={**environment(Path(os.environ["KVGATE_VLLM"])), "VLLM_SERVER_DEV_MODE": "1"},
+            env={**environment(installed("vllm")), "VLLM_SERVER_DEV_MODE": "1"},
             cwd=log.parent,  # not the repository's: its folders would shadow packages
             stdin=subprocess.DEVNULL,
             stdout=said,
