@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kvgate.stores.keys import lmcache, lmcache_mp, vllm_blocks, vllm_example
+from kvgate.stores.keys import lmcache, lmcache_mp, vllm_blocks, vllm_example, vllm_mooncake, vllm_offload
 from kvgate.stores.keys.stored import Scheme, StoredKey
 
 _SCHEMES: tuple[Scheme, ...] = (
@@ -12,6 +12,9 @@ _SCHEMES: tuple[Scheme, ...] = (
     lmcache_mp.SCHEME,
     vllm_blocks.SCHEME,
     vllm_example.SCHEME,
+    vllm_mooncake.SCHEME,
+    vllm_offload.FILES,
+    vllm_offload.OBJECTS,
 )
 
 SCHEMES: Mapping[str, Scheme] = {scheme.connector: scheme for scheme in _SCHEMES}
