@@ -50,6 +50,7 @@ _OFFICIAL = {
     "vllm/vllm-openai-cpu": "vllm",
     "vllm/vllm-openai-rocm": "vllm",
     "lmsysorg/sglang": "sglang",
+    "nvcr.io/nvidia/tensorrt-llm/release": "tensorrt-llm",
 }
 
 
@@ -84,6 +85,8 @@ class ContainerRun:
         altered: why the software may be another than the image's (``--volumes-from``).
         workdir: another working directory than the image's is given.
         files: files that are mounted and whose content is known, by their path in the container.
+        hidden: why the command may have flags that the file does not show.
+        notes: what a reader should know of how the container came about, one sentence each.
     """
 
     image: Word
@@ -95,6 +98,8 @@ class ContainerRun:
     altered: tuple[str, ...] = ()
     workdir: bool = False
     files: Mapping[str, bytes] = field(default_factory=dict)
+    hidden: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def completed_elsewhere(run: ContainerRun) -> ContainerRun:

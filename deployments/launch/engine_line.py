@@ -30,6 +30,9 @@ TRUE = frozenset({"1", "true", "yes", "on"})
 CODE = ("engine.version", "engine.image", "engine.packages", "tokenizer.renderer")
 TOKENIZER = ("tokenizer.files", "tokenizer.effective", "tokenizer.vocabulary", "tokenizer.special_tokens")
 _CREDENTIAL = "looks like a credential and was left out"
+# A setting that a line and a file give differently.
+TWICE = "is given twice, with two values, and which of them counts depends on the release"
+_REASONS = frozenset({_CREDENTIAL, TWICE})
 _MAX_REASONS = 8  # a script of a thousand commands is not told command by command
 
 
@@ -74,14 +77,14 @@ class EngineLine:
         self.source = source
         self.values: dict[str, Any] = {}
         self.unknown: dict[str, str] = {}
-        self.notes: list[str] = []
+        self.notes: list[str] = list(invocation.notes)
         self.pending: list[str] = []
         self.args: dict[str, Any] = {}
         self.options: dict[str, Any] = {}
         self.ignored: list[str] = []
         self.software: list[str] = []  # reasons why other code may run than the image holds
         self.stores: list[str] = []  # where blocks are kept, as the server sees it
-        self.hidden: list[str] = []  # reasons why a flag may be set that is not seen
+        self.hidden: list[str] = list(invocation.hidden)  # reasons why a flag may be set that is not seen
         self.line = self._read_line(files)
         self._words = list(self.line.positional)
         self._model_word = self._words.pop(0) if self._positional_model() else None
@@ -431,7 +434,7 @@ def _without_open_credential(word: Word) -> Word:
 def because(flag: str, expansions: Iterable[str]) -> str:
     """Say why a flag's value is not known."""
     first = next(iter(expansions))
-    return f"--{flag} {first}" if first == _CREDENTIAL else f"--{flag} is set to {first}, which the shell fills in"
+    return f"--{flag} {first}" if first in _REASONS else f"--{flag} is set to {first}, which the shell fills in"
 
 
 def _covered(path: str, unknown: Mapping[str, str]) -> bool:

@@ -116,6 +116,12 @@ def _sorted_spellings(engine: str) -> list[str]:
     return sorted(_spellings(engine))
 
 
+def table_name(spelling: str, engine: str) -> str | None:
+    """Return a flag's name in its engine's table by one of its spellings, without dashes in front."""
+    found = _spellings(engine).get(spelling.replace("_", "-"))
+    return found[0] if found is not None and found[1] else None
+
+
 def read_flags(words: Sequence[Word], source: str, engine: str) -> CommandLine:
     """Read the words after the command that starts an engine's server.
 

@@ -23,6 +23,9 @@ _SERVER_MODULES = {
     "lmcache.v1.multiprocess.http_server": "lmcache",
 }
 _SERVER_COMMANDS = {"vllm": "serve", "sglang": "serve", "lmcache": "server"}
+_TRTLLM = "trtllm-serve"
+# What of it serves no model; anything else is `serve`, whose name may be left out (tensorrt_llm/commands/serve.py).
+_TRTLLM_OTHERS = frozenset({"disaggregated", "disaggregated_mpi_worker", "mm_embedding_serve"})
 _ONE_LINE = "give the line that starts one server"
 # Images of the programs in front of a server, which bear its name.
 _NO_SERVER = ("router", "proxy", "gateway", "exporter", "scheduler", "frontend", "operator")
@@ -45,7 +48,7 @@ class Invocation:
     """The engine's command.
 
     Attributes:
-        engine: whose server it is (``"vllm"``, ``"sglang"``); ``"lmcache"`` is the server of a store.
+        engine: whose server it is (``"vllm"``, ``"sglang"``, ``"tensorrt-llm"``); ``"lmcache"`` is a store's server.
         arguments: the words after ``vllm serve`` or the server module.
         positional_model: the model may stand without a flag (``vllm serve MODEL``).
         environment: variables that the text sets for the engine.
@@ -56,6 +59,8 @@ class Invocation:
         image: the container image; ``None``: no container in the text.
         mounts: what lies over the image's own files.
         files: files in the container whose content is known, by path.
+        hidden: why flags may be given that the text does not show.
+        notes: what a reader should know of how the server came about.
     """
 
     engine: str
@@ -69,6 +74,8 @@ class Invocation:
     image: Word | None = None
     mounts: tuple[Mount, ...] = ()
     files: Mapping[str, bytes] = field(default_factory=dict)
+    hidden: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def find_invocation(text: str, source: str) -> Invocation:
@@ -94,7 +101,8 @@ def servers_in_script(text: str, source: str) -> list[Invocation]:
         raise InputError(
             "no launch line found that kvgate reads",
             where=source,
-            hint="expected 'vllm serve MODEL ...', vLLM's or SGLang's server module, or a docker run of one",
+            hint="expected 'vllm serve MODEL ...', 'trtllm-serve MODEL ...', vLLM's or SGLang's server module, a "
+            "worker of Dynamo, or a docker run of one",
         )
     return found
 
@@ -147,6 +155,9 @@ def _in_command(command: Sequence[Word], shell: Shell, text: _Text, depth: int) 
             return _in_nested(script, command[at + 1 :], _before_shell(command[:at]), shell, text, depth)
         if name in _SERVER_COMMANDS and following[:1] == [_SERVER_COMMANDS[name]]:
             return [_invocation(name, command[at + 2 :], name == "vllm", shell, command[:at])]
+        module = word.text == "-m" and following[:1] == ["tensorrt_llm.commands.serve"]
+        if name == _TRTLLM or module:
+            return _trtllm(command, at + (2 if module else 1), shell, module=module)
         if word.text == "-m" and following[:1] and (engine := _SERVER_MODULES.get(following[0])) is not None:
             return [_invocation(engine, command[at + 2 :], False, shell, command[:at], module=True)]
         if name == "api_server.py":
@@ -155,6 +166,15 @@ def _in_command(command: Sequence[Word], shell: Shell, text: _Text, depth: int) 
                 found.altered.append("the server is run from a file that is not among the installed packages")
             return [found]
     return []
+
+
+def _trtllm(command: Sequence[Word], at: int, shell: Shell, *, module: bool) -> list[Invocation]:
+    """Return the server that ``trtllm-serve`` starts, whose own words begin at ``at``."""
+    own = command[at].text if at < len(command) else ""
+    if own in _TRTLLM_OTHERS:
+        return []
+    words, prefix = command[at + (1 if own == "serve" else 0) :], command[: at - (2 if module else 1)]
+    return [_invocation("tensorrt-llm", words, True, shell, prefix, module=module)]
 
 
 def _invocation(
@@ -281,4 +301,5 @@ def _in_container(run: ContainerRun, outer: dict[str, Word], text: _Text, depth:
         invocation.files = run.files
         invocation.altered += run.altered
         invocation.undisclosed += run.undisclosed
+        invocation.hidden, invocation.notes = run.hidden, run.notes
     return found

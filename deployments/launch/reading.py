@@ -11,16 +11,18 @@ from kvgate.deployments.launch.compose import compose_servers, is_compose
 from kvgate.deployments.launch.facts import LaunchFacts
 from kvgate.deployments.launch.invocation import Invocation, find_invocation, servers_in_script
 from kvgate.deployments.launch.kubernetes import kubernetes_servers
+from kvgate.deployments.launch.makers.charts import chart_objects, chart_of_values, is_chart
 from kvgate.deployments.launch.named_files import NamedFiles
 from kvgate.deployments.launch.objects import is_kubernetes
 from kvgate.deployments.launch.pools import as_pools, pools_differ_in
 from kvgate.deployments.launch.servers import Server, chosen, named
 from kvgate.deployments.launch.sglang import sglang_facts
 from kvgate.deployments.launch.store_server import ENGINE, with_store
+from kvgate.deployments.launch.trtllm import trtllm_facts
 from kvgate.deployments.launch.vllm import vllm_facts
 from kvgate.rules.errors import InputError
 
-_ENGINES = {"vllm": vllm_facts, "sglang": sglang_facts}
+_ENGINES = {"vllm": vllm_facts, "sglang": sglang_facts, "tensorrt-llm": trtllm_facts}
 
 
 @dataclass(frozen=True)
@@ -54,22 +56,28 @@ class LaunchFile:
 def read_launch(files: Sequence[LaunchFile]) -> list[LaunchFacts]:
     """Return the deployments that the files start; a capture takes one.
 
-    Kubernetes files are read together: one holds the ConfigMap that another names. A YAML or JSON file that starts
-    nothing is one that a server is told to read (``--config``, ``LMCACHE_CONFIG_FILE``).
+    Kubernetes files are read together: one holds the ConfigMap that another names, and so do Helm values with the
+    description of their chart. A YAML or JSON file that starts nothing is one that a server is told to read
+    (``--config``, ``LMCACHE_CONFIG_FILE``).
 
     Raises:
         InputError: a file that cannot be read, that starts nothing, that starts several servers, or that no server
             is told to read.
     """
     kinds = {one.name: _kind(one) for one in files}
-    objects, projects, lines, data = (
-        [one for one in files if kinds[one.name] == kind] for kind in ("kubernetes", "compose", "line", "data")
+    objects, projects, lines, data, values, charts = (
+        [one for one in files if kinds[one.name] == kind]
+        for kind in ("kubernetes", "compose", "line", "data", "values", "chart")
     )
     handed = _Handed(data)
     started = [(servers_of_line(one), [one]) for one in lines]
     started += [(compose_servers(one.name, one.data), [one]) for one in projects]
-    if objects:
-        started.append((kubernetes_servers([(one.name, one.data) for one in objects]), objects))
+    if charts and not values:
+        raise InputError("describes a chart, and no values of it were given", where=charts[0].name)
+    if objects or values:
+        made = chart_objects([(one.name, one.data) for one in values], [(one.name, one.data) for one in charts])
+        servers = kubernetes_servers([(one.name, one.data) for one in objects], made)
+        started.append((servers, [*objects, *values, *charts]))
     stores = [one for servers, _ in started for one in servers if one.run.engine == ENGINE]
     engines = [([one for one in servers if one.run.engine != ENGINE], given) for servers, given in started]
     # A file that starts a store alone belongs to the others.
@@ -97,15 +105,21 @@ def bare_facts(engine: str) -> LaunchFacts:
     if engine == "sglang":
         text = "python -m sglang.launch_server --model-path model --admin-api-key given"
         return sglang_facts(find_invocation(text, "defaults"), "defaults", {})
+    if engine == "tensorrt-llm":
+        return trtllm_facts(find_invocation("trtllm-serve model", "defaults"), "defaults", {})
     return vllm_facts(find_invocation("vllm serve model", "defaults"), "defaults", {})
 
 
-def _kind(file: LaunchFile) -> Literal["kubernetes", "compose", "line", "data"]:
+def _kind(file: LaunchFile) -> Literal["kubernetes", "compose", "line", "data", "values", "chart"]:
     text = file.text()
     if is_kubernetes(text):
         return "kubernetes"
     if is_compose(text):
         return "compose"
+    if is_chart(text):
+        return "chart"
+    if chart_of_values(text) is not None:
+        return "values"
     return "data" if PurePosixPath(file.name).suffix.lower() in (".yaml", ".yml", ".json") else "line"
 
 

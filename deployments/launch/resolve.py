@@ -1,7 +1,7 @@
 """Settling what a launch line leaves to the checkpoint: ``auto`` types and the default context length.
 
-Every rule is vLLM 0.33.0's, or SGLang's where it says so; where the outcome depends on something neither the line nor
-the config says, the value stays unknown with the reason.
+Every rule is vLLM 0.33.0's, or SGLang's or TensorRT-LLM's where it says so; where the outcome depends on something
+neither the line nor the config says, the value stays unknown with the reason.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from kvgate.deployments.config import is_multimodal, text_config
+from kvgate.deployments.launch import trtllm_types
 from kvgate.deployments.launch.facts import LaunchFacts
 from kvgate.deployments.launch.sglang_types import compute_type, kv_type
 
@@ -119,6 +120,9 @@ class _Resolution:
         named = self._named_dtype()
         if self._facts.engine == "sglang":
             return compute_type(self._config, named), None
+        if self._facts.engine == trtllm_types.ENGINE:
+            old = self._accelerator is not None and _NO_BFLOAT16.search(self._accelerator) is not None
+            return trtllm_types.compute_type(named, old=old)
         if named is None:
             return None, "--dtype auto, and neither the config nor one dtype of its tensors settles it"
         model_type = self._config.get("model_type")
@@ -162,6 +166,8 @@ class _Resolution:
         """
         if self._facts.engine == "sglang":
             return kv_type(self._config, self._values.get("precision.compute"))
+        if self._facts.engine == trtllm_types.ENGINE:
+            return trtllm_types.kv_type(self._config, self._values.get("precision.compute"))
         if any("index_topk" in part for part in (self._config, text_config(self._config))):
             return None, "--kv-cache-dtype auto, and models with sparse attention choose their own by device"
         quantization = self._config.get("quantization_config")
