@@ -9,6 +9,7 @@ from kvgate.rules.evidence import Evidence
 from kvgate.rules.manifest import Manifest
 from kvgate.token_evidence import Asked, token_evidence
 from kvgate.weight_evidence import weight_evidence
+from kvgate.weight_maps import tensor_map
 
 
 def gather(old: Sequence[Manifest], new: Manifest, asked: Asked) -> list[Evidence]:
@@ -27,11 +28,11 @@ def gather(old: Sequence[Manifest], new: Manifest, asked: Asked) -> list[Evidenc
         InputError: a sidecar that is missing, exchanged, or contradicts its manifest or the other side's.
 
     """
-    maps = {manifest.source: sidecar_path(manifest, "weights.checkpoint.map") for manifest in (*old, new)}
+    *old_maps, new_map = [tensor_map(manifest) for manifest in (*old, new)]
     snapshots = {manifest.source: sidecar_path(manifest, "tokenizer.snapshot") for manifest in (*old, new)}
     evidence: list[Evidence] = []
-    for number, one in enumerate(old):
+    for number, (one, old_map) in enumerate(zip(old, old_maps, strict=True)):
         asked.progress("comparing deployments", number, len(old), "deployments")
-        evidence += weight_evidence(one, new, maps[one.source], maps[new.source])
+        evidence += weight_evidence(one, new, old_map, new_map)
         evidence += token_evidence(one, new, snapshots[one.source], snapshots[new.source], asked)
     return evidence

@@ -112,7 +112,7 @@ def sidecar_path(manifest: Manifest, field: str) -> tuple[Path, str] | None:
 
     Args:
         manifest: the manifest.
-        field: ``weights.checkpoint.map`` or ``tokenizer.snapshot``.
+        field: ``weights.checkpoint.map``, ``weights.served.RANK.map`` or ``tokenizer.snapshot``.
 
     Raises:
         InputError: missing, outside the manifest's folder, or with another digest: evidence that was lost or
@@ -148,7 +148,8 @@ def manifest_files(manifest: Manifest) -> Iterator[Path]:
     """Yield the files that a manifest is read from and names: itself, its sidecars, its tokenizer's files."""
     source = Path(manifest.source)
     yield source
-    for field in ("weights.checkpoint.map", "tokenizer.snapshot"):
+    ranks = [f"weights.served.{rank}.map" for rank in manifest.value("weights.served") or ()]
+    for field in ("weights.checkpoint.map", *ranks, "tokenizer.snapshot"):
         if (named := manifest.value(field)) is not None:
             yield source.parent / named["file"]
     if (folder := manifest.value("tokenizer.path")) is not None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvgate.evidence import NAMED, about
-from kvgate.rules.errors import InputError
 from kvgate.rules.evidence import Coverage, Evidence
 from kvgate.rules.manifest import Manifest
 
@@ -16,24 +14,20 @@ if TYPE_CHECKING:
 
 
 def weight_evidence(
-    old: Manifest, new: Manifest, old_map: tuple[Path, str] | None, new_map: tuple[Path, str] | None
+    old: Manifest, new: Manifest, old_map: TensorMap | None, new_map: TensorMap | None
 ) -> list[Evidence]:
     """Compare two tensor maps.
 
     Args:
         old: the old deployment.
         new: the new one.
-        old_map: the old side's map and the ``sha256:...`` it must have; ``None``: there is none.
+        old_map: the old side's map, ``None``: there is none (:func:`kvgate.weight_maps.tensor_map`).
         new_map: the new side's.
 
     Returns:
         ``weights-identity`` evidence; nothing where the digests are equal or a map is missing.
-
-    Raises:
-        InputError: a map is exchanged, or contradicts its manifest.
     """
-    digests = [side.value("weights.checkpoint.digest") for side in (old, new)]
-    if old_map is None or new_map is None or None in digests or digests[0] == digests[1]:
+    if old_map is None or new_map is None or old_map.digest == new_map.digest:
         return []
     from kvgate.weights.opaque import RULE
     from kvgate.weights.tensor_map import compare_maps
@@ -42,7 +36,7 @@ def weight_evidence(
     if RULE in rule:  # files that nobody looked into say nothing about tensors
         return []
 
-    difference = compare_maps(_map(old, *old_map), _map(new, *new_map))
+    difference = compare_maps(old_map, new_map)
     lists: dict[str, Sequence[str | tuple[str, str]]] = {
         "added": difference.added,
         "removed": difference.removed,
@@ -75,20 +69,3 @@ def weight_evidence(
 
 def _named(item: str | tuple[str, str]) -> str:
     return item if isinstance(item, str) else f"{item[0]} -> {item[1]}"
-
-
-def _map(manifest: Manifest, path: Path, sha256: str) -> TensorMap:
-    from kvgate.weights.tensor_map import kv_digest_of, read_map
-
-    found = read_map(path, sha256)
-    where = manifest.where("weights.checkpoint.digest")
-    if found.digest != manifest.value("weights.checkpoint.digest"):
-        raise InputError("weights.checkpoint.digest is not that of the tensor map beside it", where=where)
-    config = manifest.value("model.config")
-    claimed = manifest.value("weights.checkpoint.kv_digest")
-    if claimed is not None and config is not None:
-        digest, rule = kv_digest_of(found, config)
-        # A list of another version cannot be checked here; the comparison of kv_rule takes care of that.
-        if rule == manifest.value("weights.checkpoint.kv_rule") and digest != claimed:
-            raise InputError("weights.checkpoint.kv_digest is not that of the tensor map beside it", where=where)
-    return found

@@ -35,8 +35,10 @@ def namespace(
     from kvgate.rules.action import settings_for
     from kvgate.rules.namespace import derive
     from kvgate.rules.profile import cover
+    from kvgate.weight_maps import tensor_map
 
     deployment = load_manifest(manifest)
+    tensor_map(deployment)  # an id of weights that the tensors contradict would be that of another deployment
     derived = derive(deployment)
     if derived.id is None:
         console.say(f"no id can be derived: {len(derived.missing)} parts of the identity are not known")

@@ -1,0 +1,1 @@
+../../api/weight_maps.py
