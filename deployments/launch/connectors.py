@@ -10,6 +10,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from kvgate.deployments.launch.cache_facts import CACHE_PATHS, CacheFacts
+from kvgate.deployments.launch.kvbm import CONNECTOR as KVBM
+from kvgate.deployments.launch.kvbm import read_kvbm
 from kvgate.deployments.launch.lmcache import read_lmcache
 from kvgate.deployments.launch.shell import Word
 from kvgate.rules.document import parse_document
@@ -24,6 +26,7 @@ class Connector(BaseModel):
 
     profile: str | None
     why: str | None = None
+    module: str | None = None
     variable: str | None = None
     location: str | None = None
     location_default: str | None = None
@@ -42,6 +45,7 @@ class ConnectorTable(BaseModel):
     checked: str
     connectors: dict[str, Connector]
     tiers: dict[str, Connector]
+    specs: dict[str, Connector] = Field(default_factory=dict)
     harmless: list[str]
 
 
@@ -95,6 +99,8 @@ def read_connector(config: Mapping[str, Any], environment: Mapping[str, Word]) -
     elif row.profile == "lmcache-mp":
         for path in ("cache.location", "cache.chunk_size", "cache.serde"):
             facts.doubt(path, _SERVER_SAYS)
+    elif row.profile == KVBM:
+        read_kvbm(environment, facts)
     else:
         used |= _plain(row, extra, facts)
     if row.profile == "vllm-mooncake":
@@ -122,8 +128,9 @@ def offloading_flags(backend: str, facts_of: Mapping[str, Word]) -> CacheFacts:
 def _row(name: str, config: Mapping[str, Any]) -> Connector:
     module = config.get("kv_connector_module_path")
     row = connector_table("vllm").connectors.get(name)
+    package = str(module).split(".")[0] if module else None
     # A class from elsewhere may bear any name; LMCache ships its own newer copy of vLLM's two connectors.
-    if module and not str(module).startswith("lmcache."):
+    if package not in (None, "lmcache") and (row is None or package != row.module):
         return Connector(profile=None, why="its class is loaded from another module")
     return row or Connector(profile=None, why="vLLM 0.33.0 has no connector of this name")
 
@@ -157,6 +164,9 @@ def _offloading(extra: Mapping[str, Any], facts: CacheFacts) -> set[str]:
     if isinstance(block := extra.get("block_size"), int):
         facts.settle("cache.chunk_size", block)
         used.add("block_size")
+    spec = table.specs.get(str(extra.get("spec_name")))
+    if spec is not None and str(extra.get("spec_module_path")).split(".")[0] == spec.module:
+        return used | _from_elsewhere(spec, extra, facts)
     tiers = extra.get("secondary_tiers")
     if extra.get("spec_name") != "TieringOffloadingSpec" or not isinstance(tiers, list) or not tiers:
         return used
@@ -178,6 +188,19 @@ def _offloading(extra: Mapping[str, Any], facts: CacheFacts) -> set[str]:
     if left := {key: value for key, value in tier.items() if key not in taken}:
         facts.rest["secondary_tier"] = left
     return used
+
+
+def _from_elsewhere(row: Connector, extra: Mapping[str, Any], facts: CacheFacts) -> set[str]:
+    """Read the settings of a specification from another package, which a profile describes for files alone."""
+    used = {"spec_name", "spec_module_path", *row.harmless}
+    if extra.get("backend", "POSIX") != "POSIX":
+        facts.notes.append("its backend keeps blocks elsewhere than in files, and no profile describes it")
+        return used - {"spec_name", "spec_module_path"}
+    facts.notes[:] = []
+    facts.settle("cache.connector", row.profile)
+    if "block_size" not in extra:
+        facts.doubt("cache.chunk_size", "the specification's own default differs by release")
+    return used | _plain(row, extra, facts) | {"backend"}
 
 
 def _object_store(store: Mapping[str, Any]) -> str | None:

@@ -10,6 +10,7 @@ from typing import Any
 from kvgate.deployments.launch.containers import ContainerRun, completed_elsewhere, read_image
 from kvgate.deployments.launch.filled import container_word, filled_word
 from kvgate.deployments.launch.invocation import servers_in_container
+from kvgate.deployments.launch.makers.kserve import kserve_objects
 from kvgate.deployments.launch.objects import (
     KubernetesObject,
     mapping,
@@ -50,17 +51,18 @@ class _Given:
         return {key: text(value, f"{found.where}: data.{key}") for key, value in mapping(data).items()}
 
 
-def kubernetes_servers(files: Sequence[tuple[str, bytes]]) -> list[Server]:
+def kubernetes_servers(files: Sequence[tuple[str, bytes]], made: Sequence[KubernetesObject] = ()) -> list[Server]:
     """Find every container in the files that starts an engine.
 
     Args:
         files: name and content of each file; they are one deployment, and refer to each other.
+        made: objects of that deployment that a chart makes.
 
     Raises:
         InputError: a file that is not well-formed, a container that is none, an image of one pod group that
             another pod of it has in another build.
     """
-    objects = read_objects(files)
+    objects = [*made, *kserve_objects(read_objects(files))]
     given = _Given(objects)
     found = []
     for one in objects:
@@ -74,8 +76,9 @@ def kubernetes_servers(files: Sequence[tuple[str, bytes]]) -> list[Server]:
                 if len(servers) > 1:
                     raise InputError("starts more than one server", where=source)
                 _refuse_other_build(run.image, path, source, images)
-                names = frozenset({name, one.name, one.shown, path.rpartition(".")[0].rpartition(".")[2]} - {""})
-                pool = clean_text(one.name or name) or "..."
+                part = path.rpartition(".")[0].rpartition(".")[2]
+                names = frozenset({name, one.name, one.shown, one.made.pool, part} - {""})
+                pool = clean_text(one.made.pool or one.name or name) or "..."
                 found += [Server(names, pool, source, server) for server in servers]
     return found
 
@@ -118,13 +121,15 @@ def _container_run(
         entrypoint=command[0] if command else None,
         arguments=(*command[1:], *words["args"]),
         environment=environment,
-        undisclosed=tuple(undisclosed),
+        undisclosed=(*one.made.undisclosed, *undisclosed),
         mounts=mounts,
         altered=("a postStart hook runs in the container, and what it changes is not known",)
         if hooks.get("postStart")
         else (),
         workdir=bool(container.get("workingDir")),
         files=files,
+        hidden=one.made.hidden,
+        notes=one.made.notes,
     )
     return run if image else completed_elsewhere(run)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kvgate.deployments.launch.filled import GO_TEMPLATE
@@ -17,6 +17,23 @@ _MAX_DEPTH = 16
 
 
 @dataclass(frozen=True)
+class Made:
+    """What a chart or a controller makes of an object that is none of Kubernetes' own, besides the pods in it.
+
+    Attributes:
+        pool: what to call the pods among others of one deployment; empty: by the object's name.
+        hidden: why the command may have flags that the object does not show.
+        undisclosed: why variables may be set that the object does not show.
+        notes: what a reader should know of it, one sentence each.
+    """
+
+    pool: str = ""
+    hidden: tuple[str, ...] = ()
+    undisclosed: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class KubernetesObject:
     """One object.
 
@@ -26,6 +43,7 @@ class KubernetesObject:
         namespace: its namespace; empty where the file leaves that to whoever applies it.
         data: the object without metadata, annotations and status.
         where: file and line, for errors.
+        made: how its pods came about, where they stand in no file.
     """
 
     kind: str
@@ -33,6 +51,7 @@ class KubernetesObject:
     namespace: str
     data: Mapping[str, Any]
     where: str
+    made: Made = field(default_factory=Made)
 
     @property
     def shown(self) -> str:
@@ -67,7 +86,7 @@ def read_objects(files: Sequence[tuple[str, bytes]]) -> list[KubernetesObject]:
                 ) from None
             raise
         for document, line in documents:
-            for one in _objects(document, f"{source}:{line}"):
+            for one in objects_in(document, f"{source}:{line}"):
                 key = (one.kind, one.namespace, one.name)
                 if one.name and key in found:
                     if found[key].data != one.data:
@@ -78,13 +97,18 @@ def read_objects(files: Sequence[tuple[str, bytes]]) -> list[KubernetesObject]:
     return list(found.values())
 
 
-def _objects(document: Any, where: str) -> Iterator[KubernetesObject]:
+def objects_in(document: Any, where: str) -> Iterator[KubernetesObject]:
+    """Yield the objects of a document, a list taken apart.
+
+    Raises:
+        InputError: it is no object.
+    """
     if not isinstance(document, Mapping) or not isinstance(document.get("kind"), str):
         raise InputError("a document is no Kubernetes object: it has no kind", where=where)
     items = document.get("items")
     if document["kind"].endswith("List") and isinstance(items, list):
         for index, item in enumerate(items, start=1):
-            yield from _objects(item, f"{where} (item {index})")
+            yield from objects_in(item, f"{where} (item {index})")
         return
     metadata = mapping(document.get("metadata"))
     name, namespace = (metadata.get(key) for key in ("name", "namespace"))

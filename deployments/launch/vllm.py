@@ -336,7 +336,7 @@ class _VllmLine(EngineLine):
 
 def _profiles() -> set[str | None]:
     table = connector_table("vllm")
-    return {row.profile for row in (*table.connectors.values(), *table.tiers.values())}
+    return {row.profile for row in (*table.connectors.values(), *table.tiers.values(), *table.specs.values())}
 
 
 def _release(version: str) -> tuple[int, ...]:
