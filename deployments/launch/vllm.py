@@ -17,6 +17,7 @@ from kvgate.deployments.launch.engine_line import CODE, DROPPED, TOKENIZER, TRUE
 from kvgate.deployments.launch.environment import environment_table
 from kvgate.deployments.launch.facts import LaunchFacts
 from kvgate.deployments.launch.invocation import Invocation, find_invocation
+from kvgate.deployments.launch.kvbm import CONNECTOR as KVBM
 from kvgate.deployments.launch.secrets import clean, clean_text
 from kvgate.rules.document import parse_json
 from kvgate.rules.errors import InputError
@@ -74,6 +75,8 @@ _SEEN_BY_READING = {
     "enable-expert-parallel": ("parallelism.expert",),
     "load-format": ("weights.checkpoint",),
 }
+# Connectors whose store variables name.
+_SET_BY_VARIABLES = frozenset({"lmcache", KVBM})
 _SET_BY_ENVIRONMENT = (
     "engine.prefix_hash.seed",
     "engine.kv_layout",
@@ -324,7 +327,7 @@ class _VllmLine(EngineLine):
         """See the base class."""
         paths = [*CODE, *_SET_BY_ENVIRONMENT]
         connector = self.values.get("cache.connector", "unknown")
-        if connector is None or (connector != "lmcache" and connector in _profiles()):
+        if connector is None or (connector not in _SET_BY_VARIABLES and connector in _profiles()):
             paths = [path for path in paths if not path.startswith("cache.")]
         if "enable-lora" not in self.line.flags and not self.hidden:
             paths = [path for path in paths if path not in ("adapters", "request_features")]
