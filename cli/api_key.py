@@ -1,4 +1,4 @@
-"""The API key of a server that is asked: by the name of the variable that holds it, never by value."""
+"""The API key or password of a server that is asked: by the name of the variable that holds it, never by value."""
 
 from __future__ import annotations
 
@@ -19,6 +19,16 @@ def api_key(name: str | None) -> str | None:
         UsageError: the variable holds nothing that can be sent as a key.
 
     """
+    return secret(name, "--api-key-env")
+
+
+def secret(name: str | None, option: str) -> str | None:
+    """Return what an environment variable holds; ``None`` where none is named.
+
+    Raises:
+        UsageError: it holds nothing that can be sent, naming the option that named it.
+
+    """
     import os
 
     from kvgate.rules.errors import UsageError
@@ -27,5 +37,5 @@ def api_key(name: str | None) -> str | None:
         return None
     value = os.environ.get(name, "").strip()
     if not value or not value.isprintable() or not value.isascii():
-        raise UsageError(f"the variable {name} holds no key", where="--api-key-env")
+        raise UsageError(f"the variable {name} holds no key", where=option)
     return value

@@ -20,10 +20,12 @@ from kvgate.cli.commands.corpus_snapshot import print_script, snapshot_corpus
 from kvgate.cli.commands.corpus_verify import verify_snapshot
 from kvgate.cli.commands.explain import explain
 from kvgate.cli.commands.fingerprint import fingerprint
+from kvgate.cli.commands.keys import parse_keys, predict_keys
 from kvgate.cli.commands.namespace import namespace
 from kvgate.cli.commands.record import show_record, verify_record
 from kvgate.cli.commands.rules import list_rules
 from kvgate.cli.commands.schema import schema
+from kvgate.cli.commands.stores import scan_store
 from kvgate.cli.commands.sweep import sweep_corpus
 
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
@@ -55,6 +57,8 @@ _GROUPS: Mapping[str, tuple[str, Mapping[str, Callable[..., Any]]]] = {
             "verify": verify_snapshot,
         },
     ),
+    "keys": ("The names of stored entries.", {"parse": parse_keys, "predict": predict_keys}),
+    "stores": ("What lies in a store.", {"scan": scan_store}),
     "record": ("Decision records.", {"show": show_record, "verify": verify_record}),
 }
 

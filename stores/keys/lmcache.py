@@ -18,6 +18,7 @@ from typing import Any
 from kvgate.rules.attention import uses_mla
 from kvgate.rules.dtypes import torch_storage
 from kvgate.rules.keyforms import in_key
+from kvgate.rules.launched import connector_settings, launch_flags
 from kvgate.rules.manifest import Manifest
 from kvgate.rules.places import tiers
 from kvgate.rules.profile import version_in
@@ -40,6 +41,7 @@ _KEY = re.compile(
 _TORCH = {"bfloat16": "bfloat16", "float16": "half", "float32": "float", "float64": "double", "uint8": "uint8"}
 # lmcache/v1/config.py: what may be set, and makes other names or other chunks.
 _OTHER_NAMES = ("use_layerwise", "save_unfull_chunk", "enable_blending", "enable_pd", "save_only_first_rank")
+_IN_ENVIRONMENT, _OVER_IT = "LMCACHE_", "lmcache."
 _ALGORITHM = "pre_caching_hash_algorithm"
 _TAG = "ns"  # what kvgate's own advice calls the tag that isolates a deployment
 _SEEDED = ">=0.29"  # releases of vLLM that start a cryptographic hash with a seed of their own
@@ -192,22 +194,16 @@ def _world_size(facts: Facts) -> int | None:
 
 def _settings(facts: Facts) -> Mapping[str, Any]:
     """LMCache's settings that have no path of their own, by their names in its configuration."""
-    if not facts.manifest.knows("engine.args"):
+    flags, extra = launch_flags(facts.manifest), connector_settings(facts.manifest)
+    if flags is None or extra is None:
         facts.lacks("engine.args", "not known, and LMCache's settings may stand there")
-    args = facts.manifest.value("engine.args")
-    if not isinstance(args, Mapping):
         return {}
     found = {
-        name.removeprefix("LMCACHE_").lower(): value for name, value in args.items() if name.startswith("LMCACHE_")
+        name.removeprefix(_IN_ENVIRONMENT).lower(): flags[name] for name in flags if name.startswith(_IN_ENVIRONMENT)
     }
     if "extra_config" in found:
         facts.lacks("engine.args", "what LMCACHE_EXTRA_CONFIG makes of names is not read")
-    given = args.get("kv-transfer-config")
-    extra = given.get("kv_connector_extra_config") if isinstance(given, Mapping) else None
-    for name, value in extra.items() if isinstance(extra, Mapping) else ():
-        if name.startswith("lmcache."):
-            found[name.removeprefix("lmcache.")] = value
-    return found
+    return {**found, **{name.removeprefix(_OVER_IT): extra[name] for name in extra if name.startswith(_OVER_IT)}}
 
 
 def _model(manifest: Manifest) -> str | None:

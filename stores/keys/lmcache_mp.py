@@ -14,7 +14,9 @@ from typing import Any
 
 from kvgate.rules.attention import uses_mla
 from kvgate.rules.keyforms import in_key
+from kvgate.rules.launched import launch_flags
 from kvgate.rules.manifest import Manifest
+from kvgate.rules.offload_layout import one_group
 from kvgate.rules.places import tiers
 from kvgate.rules.values import Known
 from kvgate.stores.keys.facts import Facts
@@ -73,8 +75,8 @@ def predict(manifest: Manifest, request: Request) -> Prediction:
     chunk = facts.set("cache.chunk_size")
     model, size = facts.set("model.id"), _world_size(facts)
     salt = _salt(facts, request)
-    _one_group(facts)
     server = _server(facts)
+    _one_group(facts, server)
     if (algorithm := server.get("hash-algorithm", "blake3")) != "blake3":
         facts.lacks("engine.args", f"{algorithm} starts with what the vLLM beside the server hashes, if there is one")
     if isinstance(model, str) and "@" in model:
@@ -130,10 +132,10 @@ def _forms(facts: Facts) -> Iterator[Any]:
 
 def _server(facts: Facts) -> Mapping[str, Any]:
     """The settings of the server that have no path of their own."""
-    if not facts.manifest.knows("engine.args"):
+    flags = launch_flags(facts.manifest)
+    found = {} if flags is None else flags.get("lmcache-server", {})
+    if flags is None or not isinstance(found, Mapping):
         facts.lacks("engine.args", "not known, and the server may hash otherwise")
-    args = facts.manifest.value("engine.args")
-    found = args.get("lmcache-server") if isinstance(args, Mapping) else None
     return found if isinstance(found, Mapping) else {}
 
 
@@ -155,14 +157,14 @@ def _world_size(facts: Facts) -> int | None:
     return int(size.value)
 
 
-def _one_group(facts: Facts) -> None:
+def _one_group(facts: Facts, server: Mapping[str, Any]) -> None:
     """Whether the KV of a chunk is one object of each rank."""
     if uses_mla(facts.manifest) is None:
         facts.lacks("model.config", "whether all layers are stored in one group is not known of this model")
     if not facts.manifest.unset("engine.speculative"):
         facts.lacks("engine.speculative", "a draft's layers may be stored as a group of their own")
-    if _server(facts).get("separate-object-groups"):
-        facts.assumed.append("every layer attends to the whole prompt: groups are separated by their windows")
+    if server.get("separate-object-groups") and not one_group(facts.manifest):
+        facts.lacks("engine.args", "the groups of --separate-object-groups are not foretold for this model")
 
 
 def _salt(facts: Facts, request: Request) -> str:
