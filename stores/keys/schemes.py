@@ -4,12 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kvgate.stores.keys import lmcache, lmcache_mp, vllm_blocks, vllm_example, vllm_mooncake, vllm_offload
+from kvgate.stores.keys import (
+    aibrix,
+    lmcache,
+    lmcache_mp,
+    sglang_hicache,
+    vllm_blocks,
+    vllm_example,
+    vllm_mooncake,
+    vllm_offload,
+)
 from kvgate.stores.keys.stored import Scheme, StoredKey
 
 _SCHEMES: tuple[Scheme, ...] = (
+    aibrix.SCHEME,
     lmcache.SCHEME,
     lmcache_mp.SCHEME,
+    sglang_hicache.FILES,
+    sglang_hicache.OBJECTS,
+    sglang_hicache.PIECES,
     vllm_blocks.SCHEME,
     vllm_example.SCHEME,
     vllm_mooncake.SCHEME,

@@ -174,8 +174,7 @@ KEYS: dict[str, Key] = {
             "engine.prefix_hash cache.location cache.chunk_size cache.namespace"
         ),
         adapter="adapter",
-        requests="lora cache_salt multimodal",
-        asked="prompt_embeds",
+        requests=_BLOCK_HASH,
         apart=_NAME,
         collides={},
     ),
