@@ -73,7 +73,7 @@ def _container(service: Mapping[str, Any], project: Mapping[str, Any], where: st
         undisclosed=tuple(undisclosed),
         mounts=tuple(_mounts(service, project, where)),
         altered=tuple(altered),
-        workdir=bool(service.get("working_dir")),
+        workdir=_word(service["working_dir"], f"{where}: working_dir") if service.get("working_dir") else None,
     )
     return run if image or built else completed_elsewhere(run)
 

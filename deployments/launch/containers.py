@@ -83,7 +83,7 @@ class ContainerRun:
         undisclosed: why further variables may be set that nobody sees (``--env-file``).
         mounts: what lies over the image's own files.
         altered: why the software may be another than the image's (``--volumes-from``).
-        workdir: another working directory than the image's is given.
+        workdir: the working directory, where it may be another than the image's.
         files: files that are mounted and whose content is known, by their path in the container.
         hidden: why the command may have flags that the file does not show.
         notes: what a reader should know of how the container came about, one sentence each.
@@ -96,7 +96,7 @@ class ContainerRun:
     undisclosed: tuple[str, ...] = ()
     mounts: tuple[Mount, ...] = ()
     altered: tuple[str, ...] = ()
-    workdir: bool = False
+    workdir: Word | None = None
     files: Mapping[str, bytes] = field(default_factory=dict)
     hidden: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -124,7 +124,7 @@ def read_container_run(words: Sequence[Word], source: str) -> ContainerRun:
     undisclosed: list[str] = []
     mounts: list[Mount] = []
     altered: list[str] = []
-    workdir = False
+    workdir: Word | None = None
     while at < len(words) and words[at].text.startswith("-") and len(words[at].text) > 1:
         name, value, at = _option(words, at)
         if value is None:
@@ -141,7 +141,7 @@ def read_container_run(words: Sequence[Word], source: str) -> ContainerRun:
         elif name in ("volumes-from", "rootfs"):
             altered.append(f"--{name} mounts what the line does not show")
         elif name in ("w", "workdir"):
-            workdir = True
+            workdir = value
     if at >= len(words):
         raise InputError("the container line names no image", where=source)
     return ContainerRun(

@@ -336,6 +336,8 @@ class EngineLine:
                 self.notes.append(f"{name} held a credential; it was left out")
             if cleaned is not None:
                 self.args[name] = without_text(cleaned)
+        if (folder := clean_text(self.run.workdir)) is not None and folder:
+            self.args["workdir"] = folder  # another folder of the same image may hold other code
         if unread:
             self.notes.append(f"environment variables taken to change nothing: {', '.join(map(shown_name, unread))}")
         self.variables()

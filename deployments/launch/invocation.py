@@ -22,6 +22,8 @@ _SERVER_MODULES = {
     "lmcache.v1.multiprocess.server": "lmcache",
     "lmcache.v1.multiprocess.http_server": "lmcache",
 }
+# Workers of ai-dynamo/dynamo (dynamo/{vllm,sglang,trtllm}/__main__.py, 1.6.1).
+_WORKERS = {"dynamo.vllm": "vllm", "dynamo.sglang": "sglang", "dynamo.trtllm": "tensorrt-llm"}
 _SERVER_COMMANDS = {"vllm": "serve", "sglang": "serve", "lmcache": "server"}
 _TRTLLM = "trtllm-serve"
 # What of it serves no model; anything else is `serve`, whose name may be left out (tensorrt_llm/commands/serve.py).
@@ -61,6 +63,9 @@ class Invocation:
         files: files in the container whose content is known, by path.
         hidden: why flags may be given that the text does not show.
         notes: what a reader should know of how the server came about.
+        workdir: the folder of the image from which ``python -m`` takes code, where it is another than the image's own.
+        worker: the engine is a worker of Dynamo, which has flags of its own.
+        frontend: what renders requests in front of such a worker; ``None``: it is not known.
     """
 
     engine: str
@@ -76,6 +81,9 @@ class Invocation:
     files: Mapping[str, bytes] = field(default_factory=dict)
     hidden: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    workdir: str = ""
+    worker: bool = False
+    frontend: ContainerRun | None = None
 
 
 def find_invocation(text: str, source: str) -> Invocation:
@@ -160,6 +168,10 @@ def _in_command(command: Sequence[Word], shell: Shell, text: _Text, depth: int) 
             return _trtllm(command, at + (2 if module else 1), shell, module=module)
         if word.text == "-m" and following[:1] and (engine := _SERVER_MODULES.get(following[0])) is not None:
             return [_invocation(engine, command[at + 2 :], False, shell, command[:at], module=True)]
+        if word.text == "-m" and following[:1] and (engine := _WORKERS.get(following[0])) is not None:
+            started = _invocation(engine, command[at + 2 :], False, shell, command[:at], module=True)
+            started.worker = True
+            return [started]
         if name == "api_server.py":
             found = _invocation("vllm", command[at + 1 :], False, shell, command[:at])
             if not {"site-packages", "dist-packages"} & set(PurePosixPath(word.text).parts):
@@ -191,6 +203,7 @@ def _invocation(
     found.undisclosed += shell.undisclosed
     if (reason := wrapped_by(prefix)) is not None:
         found.altered.append(reason)
+    found.workdir = shell.workdir if module else ""
     if module and shell.moved:
         found.altered.append("`python -m` takes code from the folder that was entered before")
     return found
@@ -277,6 +290,17 @@ def _is_server_image(reference: str) -> bool:
     return "vllm" in reference.lower() and not any(word in name for word in _NO_SERVER)
 
 
+def _in_the_image(folder: Word, run: ContainerRun) -> bool:
+    """Whether what a folder holds is the image's alone: nothing is mounted over it, nor into it."""
+    path = PurePosixPath(folder.text)
+    if folder.expansions or not path.is_absolute() or ".." in path.parts:
+        return False
+    targets = [PurePosixPath(mount.target) for mount in run.mounts]
+    return not any(mount.expansions for mount in run.mounts) and not any(
+        path.is_relative_to(target) or target.is_relative_to(path) for target in targets
+    )
+
+
 def _in_container(run: ContainerRun, outer: dict[str, Word], text: _Text, depth: int) -> list[Invocation]:
     environment: dict[str, Word] = {}
     passed: list[str] = []
@@ -288,7 +312,8 @@ def _in_container(run: ContainerRun, outer: dict[str, Word], text: _Text, depth:
         else:
             passed.append(name)
     words = ((run.entrypoint,) if run.entrypoint is not None and run.entrypoint.text else ()) + run.arguments
-    shell = Shell(environment, moved=run.workdir)
+    inside = run.workdir is None or _in_the_image(run.workdir, run)
+    shell = Shell(environment, moved=not inside, workdir=run.workdir.text if run.workdir is not None else "")
     found = _in_command(words, shell, text, depth)
     if not found and run.entrypoint is None and _is_server_image(run.image.text):
         # The image's own entry point starts the server: `vllm serve` today, the module before that.

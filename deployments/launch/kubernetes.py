@@ -9,7 +9,8 @@ from typing import Any
 
 from kvgate.deployments.launch.containers import ContainerRun, completed_elsewhere, read_image
 from kvgate.deployments.launch.filled import container_word, filled_word
-from kvgate.deployments.launch.invocation import servers_in_container
+from kvgate.deployments.launch.invocation import Invocation, servers_in_container
+from kvgate.deployments.launch.makers.dynamo_graph import MAIN, dynamo_objects
 from kvgate.deployments.launch.makers.kserve import kserve_objects
 from kvgate.deployments.launch.objects import (
     KubernetesObject,
@@ -62,11 +63,14 @@ def kubernetes_servers(files: Sequence[tuple[str, bytes]], made: Sequence[Kubern
         InputError: a file that is not well-formed, a container that is none, an image of one pod group that
             another pod of it has in another build.
     """
-    objects = [*made, *kserve_objects(read_objects(files))]
+    objects = [*made, *dynamo_objects(kserve_objects(read_objects(files)))]
     given = _Given(objects)
     found = []
+    fronts: dict[str, ContainerRun | None] = {}
+    behind: list[tuple[str, Invocation]] = []
     for one in objects:
         images: dict[str, tuple[str, str, str]] = {}
+        known = len(behind)
         for path, spec in pod_specs(one):
             for container in _containers(spec):
                 name = short_text(container.get("name") or "", f"{one.where}: {path}")
@@ -80,6 +84,18 @@ def kubernetes_servers(files: Sequence[tuple[str, bytes]], made: Sequence[Kubern
                 names = frozenset({name, one.name, one.shown, one.made.pool, part} - {""})
                 pool = clean_text(one.made.pool or one.name or name) or "..."
                 found += [Server(names, pool, source, server) for server in servers]
+                behind += [(one.made.graph, server) for server in servers]
+                if one.made.frontend and name == MAIN:
+                    same = fronts.setdefault(one.made.graph, run) == run
+                    fronts[one.made.graph] = run if same else None
+        if one.made.worker and not any(graph == one.made.graph for graph, _ in behind[known:]):
+            raise InputError(
+                "is a worker, and its command is none that kvgate reads",
+                where=one.where,
+                hint="give the pods that the operator makes of it (`kubectl get pods -o yaml`)",
+            )
+    for graph, server in behind:
+        server.frontend = fronts.get(graph)
     return found
 
 
@@ -126,12 +142,16 @@ def _container_run(
         altered=("a postStart hook runs in the container, and what it changes is not known",)
         if hooks.get("postStart")
         else (),
-        workdir=bool(container.get("workingDir")),
+        workdir=_workdir(container.get("workingDir"), known, source),
         files=files,
         hidden=one.made.hidden,
         notes=one.made.notes,
     )
     return run if image else completed_elsewhere(run)
+
+
+def _workdir(value: Any, known: tuple[tuple[str, Word | None], ...], source: str) -> Word | None:
+    return container_word(short_text(value, f"{source}: workingDir"), known) if value else None
 
 
 def _environment(

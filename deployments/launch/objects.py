@@ -14,6 +14,7 @@ from kvgate.rules.document import TwoWays, parse_foreign_documents
 from kvgate.rules.errors import InputError
 
 _MAX_DEPTH = 16
+_ONE = "give the files of one deployment: of a base and its patches the output of `kubectl kustomize`"
 
 
 @dataclass(frozen=True)
@@ -25,12 +26,18 @@ class Made:
         hidden: why the command may have flags that the object does not show.
         undisclosed: why variables may be set that the object does not show.
         notes: what a reader should know of it, one sentence each.
+        graph: what the pods belong to where one of them renders in front of the others; empty: nothing does.
+        frontend: the pods are those that render in front of the others.
+        worker: the pods serve a model, whether or not their command is one that is read.
     """
 
     pool: str = ""
     hidden: tuple[str, ...] = ()
     undisclosed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    graph: str = ""
+    frontend: bool = False
+    worker: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,12 +93,15 @@ def read_objects(files: Sequence[tuple[str, bytes]]) -> list[KubernetesObject]:
                 ) from None
             raise
         for document, line in documents:
+            if mapping(document).get("kind") == "Kustomization":
+                message = "says how others are put together, which kvgate does not do"
+                raise InputError(message, where=f"{source}:{line}", hint="give the output of `kubectl kustomize`")
             for one in objects_in(document, f"{source}:{line}"):
                 key = (one.kind, one.namespace, one.name)
                 if one.name and key in found:
                     if found[key].data != one.data:
                         message = f"{one.shown} is defined twice, and the two differ (first at {found[key].where})"
-                        raise InputError(message, where=one.where, hint="give the files of one deployment")
+                        raise InputError(message, where=one.where, hint=_ONE)
                     continue
                 found[key if one.name else (*key[:2], one.where)] = one
     return list(found.values())

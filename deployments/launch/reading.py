@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 from typing import Literal
 
 from kvgate.deployments.launch.compose import compose_servers, is_compose
+from kvgate.deployments.launch.dynamo import dynamo_facts
 from kvgate.deployments.launch.facts import LaunchFacts
 from kvgate.deployments.launch.invocation import Invocation, find_invocation, servers_in_script
 from kvgate.deployments.launch.kubernetes import kubernetes_servers
@@ -138,7 +139,8 @@ class _Handed:
 
     def facts(self, run: Invocation, source: str, beside: Mapping[str, bytes]) -> LaunchFacts:
         files = NamedFiles(run, beside, {name: one.data for name, one in self._files.items()})
-        facts = _ENGINES[run.engine](run, source, files)
+        engine = _ENGINES[run.engine]
+        facts = dynamo_facts(run, source, files, engine) if run.worker else engine(run, source, files)
         self._used |= files.used
         return facts
 

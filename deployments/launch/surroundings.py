@@ -85,6 +85,7 @@ class Shell:
         altered: why code, environment or files may be other than the line shows.
         undisclosed: why variables may be set that the text does not show.
         moved: a folder was entered, from which ``python -m`` takes code.
+        workdir: the folder of the image in which the commands run, where it is another than the image's own.
     """
 
     exported: dict[str, Word] = field(default_factory=dict)
@@ -92,6 +93,7 @@ class Shell:
     altered: list[str] = field(default_factory=list)
     undisclosed: list[str] = field(default_factory=list)
     moved: bool = False
+    workdir: str = ""
     all_exported: bool = False
     loops: int = 0
     _open: list[str] = field(default_factory=list)
@@ -100,7 +102,8 @@ class Shell:
 
     def inside(self, environment: dict[str, Word], altered: Iterable[str]) -> Shell:
         """Return the state in which a shell started by this one begins."""
-        return Shell(dict(environment), {}, [*self.altered, *altered], list(self.undisclosed), self.moved)
+        altered = [*self.altered, *altered]
+        return Shell(dict(environment), {}, altered, list(self.undisclosed), self.moved, self.workdir)
 
     def substitute(self, script: Script, source: str, depth: int = 0) -> None:
         """Take in the commands inside ``$(...)``, which can set no variable of this shell."""
