@@ -218,6 +218,7 @@ def _moved_knob(sides: Sides, inventory: list[Evidence]) -> tuple[Knob | None, s
 
 
 _BEFORE, _AFTER = r"(?:[\w.:@-]*[.:@_-])?", r"(?:[.:@_-][\w.:@-]*)?"
+_VOLUME = "volume:"  # a folder in a volume, as a capture of a container's mounts names it: volume:NAME/rest
 _HOST = re.compile(r"[\w.-]*(?::[0-9]+)?")
 _ONE_PLACE = re.compile(r"[\w.:@/~-]*")  # whatever else a value holds may be a list, a query or an expansion
 
@@ -240,7 +241,7 @@ def holds(knob: Knob, value: object, derived: str | None) -> bool:
 def _names_one_place(knob: Knob, value: str, named: re.Pattern[str]) -> bool:
     scheme, mark, rest = value.partition("://")
     if not mark:
-        scheme, rest = "", value
+        scheme, rest = "", value.removeprefix(_VOLUME)
     first, *path = rest.split("/")
     # A colon in a path parts the places of a list; it belongs to a host and its port, or to a name that is no path.
     name = knob.path == "cache.namespace" and not path

@@ -26,6 +26,8 @@ def compare_address(dimension: Dimension, sides: Sides) -> list[Change]:
             if sides.same(path) is False:
                 changes.append(sides.change(dimension, "inert", path, detail="not part of this connector's key"))
             continue
+        # A part of it that neither key is made of has a default that decides nothing.
+        enters = any(path in (cover.cell(dimension.id).paths or dimension.paths) for cover in covers)
         # Where one side's profile speaks and the other's does not, their forms do not compare: the values do.
         parts = [cover.part(dimension.id, path) for cover in covers]
         equal = same(*parts) if one_form else sides.same(path)
@@ -35,7 +37,7 @@ def compare_address(dimension: Dimension, sides: Sides) -> list[Change]:
             changes.append(sides.change(dimension, "moved", path))
         elif sides.same(path) is False:
             changes.append(sides.change(dimension, "inert", path, detail="enters the key in the same form"))
-        elif sides.both_null(path) and not sides.defaults_known_equal(dimension):
+        elif enters and sides.both_null(path) and not sides.defaults_known_equal(dimension):
             changes.append(sides.default_unverified(dimension, path))
     return changes
 

@@ -60,7 +60,9 @@ def test_a_location_whose_clients_ignore_the_path_is_no_name_of_its_own(location
     assert not any("redis" in one.value for one in action_for(decision).settings)
 
 
-@pytest.mark.parametrize("location", ["/kv/{}", "file:///kv/{}", "s3://bucket/{}/", "fs://host/kv/{}"])
+@pytest.mark.parametrize(
+    "location", ["/kv/{}", "file:///kv/{}", "s3://bucket/{}/", "fs://host/kv/{}", "volume:kv/a/{}", "volume:{}"]
+)
 def test_a_location_of_its_own_is_safe(location: str) -> None:
     identifier = derive(clean(WEIGHTS)).id
     assert identifier is not None
@@ -78,6 +80,9 @@ def test_a_location_of_its_own_is_safe(location: str) -> None:
         "/shared /kv/{}",
         "shared:/kv/{}",
         "shared:{}",
+        "volume:shared:/kv/{}",
+        "volume:volume:{}",
+        "volume:kv/{}/../old",
         "fs://{}:80/kv",
         "file:///shared:/kv/{}",
         "file:///shared,file:///kv/{}",

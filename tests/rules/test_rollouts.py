@@ -72,6 +72,9 @@ def test_memory_and_batch_limits(connector: str) -> None:
 
 def test_a_patch_upgrade_is_covered_where_a_row_says_so() -> None:
     assert decided({"cache.version": "0.5.5"}, {}).verdict == REUSE
+    # What no flag sets is the engine's to choose, and LMCache hashes with an algorithm of its own.
+    unset = {**base("lmcache"), "engine.prefix_hash.algorithm": None}
+    assert decided({**unset, "cache.version": "0.5.5"}, unset).verdict == REUSE
     engine = {"engine.version": "0.32.0"}
     for connector in FRONT:
         assert decided({**base(connector), **engine}, base(connector)).verdict == NAMESPACE
