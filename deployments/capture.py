@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from kvgate.corpora.conversations.corpus import load_corpus
 from kvgate.corpora.examine import examine
 from kvgate.deployments.assembly import Assembly
+from kvgate.deployments.compiled import compiled_engine
 from kvgate.deployments.config import (
     EffectiveConfig,
     code_digest,
@@ -235,13 +236,16 @@ class _Capture:
         )
         overrides = self._facts.overrides if self._facts is not None else {}
         weights: CheckpointFingerprint | None
+        compiled = compiled_engine(folder)
+        for path in ("weights.checkpoint", "model.config") if compiled is not None else ():
+            assembly.doubt(path, str(compiled))
         if gguf:
             weights = self._hashed(folder, None)
             config = self._beside_gguf(folder.parent if folder.is_file() else folder, overrides)
             config = replace(config, config={**config.config, "gguf": canonical(weights.metadata or {})})
         else:
             config = effective_config(read_config(folder), overrides)
-            fetched = hub is None or self._sources.fetch
+            fetched = compiled is None and (hub is None or self._sources.fetch)
             weights = self._hashed(folder, None if doubted else config.config) if fetched else None
         dtypes = {entry.dtype for entry in weights.entries} if weights is not None else set()
         accelerator = self._sets.get("engine.accelerator")
@@ -255,6 +259,8 @@ class _Capture:
                 self._settled_by_config(reason)
             elif gguf:
                 self._settled_by_config("the engine derives it from the GGUF file")
+            elif compiled is not None:
+                self._settled_by_config(compiled)
         self._identity(folder, hub, config)
         self._weights(weights, hub)
         self._ask(folder, weights)
