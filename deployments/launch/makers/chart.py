@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kvgate.deployments.launch.objects import Made
@@ -29,6 +30,11 @@ class Chart:
         return ChartVersion(self, given)
 
 
+def unread(place: str) -> str:
+    """Say why flags may be given that a file does not show: a key that nobody has read."""
+    return f"{place} is no key that kvgate has read, and it may set this"
+
+
 @dataclass(frozen=True)
 class ChartVersion:
     """A chart in the version that is deployed.
@@ -50,15 +56,18 @@ class ChartVersion:
         """Whether this is a version that was read, and the given one or a later."""
         return self.known and self.chart.read.index(self.given or "") >= self.chart.read.index(version)
 
-    def made(self, strangers: tuple[str, ...]) -> Made:
+    def made(self, strangers: Iterable[str], others: tuple[str, ...] = ()) -> Made:
         """Return how the chart makes pods: what its templates may add where this version was not read.
 
         Args:
-            strangers: why keys that nobody has read may add something.
+            strangers: the places of values that no template reads which was read.
+            others: why something else may start the pods in another way.
         """
-        reasons = strangers
-        if not self.known:
-            reasons = (*strangers, self._reason())
+        if self.known:
+            named = f"the chart {self.chart.name} {self.given}"
+            notes = tuple(f"{place} is no value of {named}, which leaves it out" for place in strangers)
+            return Made(hidden=others, undisclosed=others, notes=notes)
+        reasons = (*others, *(unread(place) for place in strangers), self._reason())
         return Made(hidden=reasons, undisclosed=reasons)
 
     def _reason(self) -> str:

@@ -1,10 +1,10 @@
 """KServe's LLMInferenceService, to the pods of its one pool, or of its decode and prefill pools.
 
 What starts the engine stands in a LLMInferenceServiceConfig of the cluster, which holds a script in a template
-language: neither is run here. What the service itself says is read as the flags that KServe's own presets make of it;
-what else a preset sets is not known.
+language: neither is run here. Where the preset is given and is one that was read (``data/kserve_presets.yaml``), the
+line that it makes is known; else what the service itself says is read as flags, and what a preset sets is not known.
 
-Source: kserve/kserve aaac4e2 (0.20), pkg/apis/serving/v1alpha2/llm_inference_service_types.go,
+Source: kserve/kserve v0.20.0, pkg/apis/serving/v1alpha2/llm_inference_service_types.go,
 pkg/controller/v1alpha2/llmisvc/config_merge.go, workload_lora.go, workload_kvcache.go, config/llmisvcconfig.
 The other form of kvCacheOffloading (``fileSystem`` with a path): docs/samples/llmisvc/kv-cache-offloading at 446ef49.
 """
@@ -17,6 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kvgate.deployments.launch.makers.chart import unread
+from kvgate.deployments.launch.makers.kserve_presets import Preset, preset_of
 from kvgate.deployments.launch.makers.merging import strategic_merge
 from kvgate.deployments.launch.makers.values import FILLED_IN, Values, filled
 from kvgate.deployments.launch.objects import KubernetesObject, Made, mapping, mappings
@@ -68,7 +70,9 @@ class _Service:
             found = _config(name, configs)
             if found is None:
                 shown = clean_text(name) or "..."
-                self._missing.append(f"the {CONFIG} {shown} was not given, and it may set this")
+                self._missing.append(
+                    f"the {CONFIG} {shown} was not given: `kubectl get llminferenceserviceconfig -A -o yaml`"
+                )
             else:
                 spec = strategic_merge(spec, mapping(found.data.get("spec")), found.where)
         self._spec = Values(strategic_merge(spec, own.data, one.where), own.where)
@@ -103,8 +107,11 @@ class _Service:
         containers = template.each("containers")
         main = next((one for one in containers if one.data.get("name") == _MAIN), None)
         main = main or Values({"name": _MAIN}, template.at(f"containers[{_MAIN}]"))
-        strangers = list(self._strangers(workload))
-        line = self._own_line(main) or self._preset_line(main, workload)
+        strangers = [unread(place) for place in self._strangers(workload)]
+        command = next(
+            (one for one in workload.inside("template").each("containers") if one.data.get("name") == _MAIN), main
+        )
+        line = self._own_line(main) or self._preset_line(main, workload, preset_of(command.words("command")))
         settled = "command" in main and "args" in main and not line.hidden
         container = {**main.data, **line.data, "volumeMounts": [*main.sequence("volumeMounts"), *line.mounts]}
         pod = {
@@ -139,26 +146,28 @@ class _Service:
         arguments = [*self._adapters(), *main.words("args")]
         return _Line({"command": main.words("command"), "args": arguments})
 
-    def _preset_line(self, main: Values, workload: Values) -> _Line:
-        hidden: list[str] = [_TEMPLATE]
+    def _preset_line(self, main: Values, workload: Values, preset: Preset | None) -> _Line:
+        hidden: list[str] = [_TEMPLATE] if preset is None else []
         more = list(_words(main, hidden))
         offload = workload.inside("kvCacheOffloading")
+        left_out = preset is not None and not preset.offload
         given = any(word.split("=")[0] in _TRANSFER for word in more)
-        tiers = _Offload(offload) if offload.data and not given else None
+        tiers = _Offload(offload, preset) if offload.data and not given and not left_out else None
         arguments = ["serve", MODEL_AT, "--served-model-name", self._name, "--port", "8000"]
-        arguments += self._sizes(workload)
+        arguments += self._sizes(workload, preset) if preset is not None else []
         arguments += ["--kv-transfer-config", tiers.config()] if tiers is not None else []
         arguments += [*self._adapters(), *more]
         mounts, volumes = (tiers.mounts(), tiers.volumes()) if tiers is not None else ([], [])
-        return _Line({"command": ["vllm"], "args": arguments}, hidden, mounts, volumes)
+        env = [one for one in main.sequence("env") if mapping(one).get("name") != _MORE]
+        return _Line({"command": ["vllm"], "args": arguments, "env": env}, hidden, mounts, volumes)
 
     @staticmethod
-    def _sizes(workload: Values) -> Iterator[str]:
-        """Yield the sizes that the presets pass on: with one node the tensor size alone."""
+    def _sizes(workload: Values, preset: Preset) -> Iterator[str]:
+        """Yield the sizes that a preset passes on: those of older releases leave them out."""
         parallelism = workload.inside("parallelism")
-        if "tensor" in parallelism:
+        if preset.tensor and "tensor" in parallelism:
             yield from ("--tensor-parallel-size", parallelism.word("tensor"))
-        if workload.inside("worker").data:
+        if preset.data:
             yield from ("--data-parallel-size", parallelism.word("data", "1"))
             if parallelism.on("expert"):
                 yield "--enable-expert-parallel"
@@ -192,12 +201,11 @@ class _Line:
 
 
 def _config(name: str, configs: Sequence[KubernetesObject]) -> KubernetesObject | None:
-    """Return a config by its name; presets may bear the release's version before it."""
-    for one in configs:
-        preset = name.startswith("kserve-config-llm-") and one.name.endswith(name)
-        if one.name == name or preset:
-            return one
-    return None
+    """Return a config by its name; a preset may bear its release's version before it, and of several none is known."""
+    same = [one for one in configs if one.name == name]
+    if not same and name.startswith("kserve-config-llm-"):
+        same = [one for one in configs if one.name.endswith(f"-{name}")]
+    return same[0] if len(same) == 1 else None
 
 
 def _words(main: Values, hidden: list[str]) -> Iterator[str]:
@@ -229,13 +237,16 @@ def _words(main: Values, hidden: list[str]) -> Iterator[str]:
 class _Offload:
     """``kvCacheOffloading``: the tiers that the controller writes into ``--kv-transfer-config``."""
 
-    def __init__(self, spec: Values) -> None:
+    def __init__(self, spec: Values, preset: Preset | None) -> None:
         self._spec = spec
+        self._preset = preset
         self._secondary = spec.each("secondary")
 
     def config(self) -> str:
         tiers = [{"type": "fs", "root_dir": path} for path in (*self._paths(), *self._given_paths())]
-        known = {"cpu", "evictionPolicy", "secondary", "mode", "fileSystem"}
+        known = {"cpu", "evictionPolicy", "secondary"}
+        if self._preset is None:  # no preset that was read knows the other form
+            known |= {"mode", "fileSystem"}
         if not set(self._spec.data) <= known or self._spec.data.get("mode", "fs") != "fs":
             return FILLED_IN
         extra: dict[str, Any] = {"spec_name": "TieringOffloadingSpec", "cpu_bytes_to_use": 0}

@@ -111,11 +111,9 @@ class _Pool:
             *self._parallelism.strangers(_PARALLELISM),
             *(reason for one in containers for reason in one.strangers(_CONTAINER)),
         ]
-        if self._values.inside("requester").on("enable"):
-            strangers.append("with requester.enable another controller starts the pods, and it may set this")
-        return KubernetesObject(
-            "pool", self._role, "", {"spec": pod}, self._section.where, self._version.made(tuple(strangers))
-        )
+        others = ("with requester.enable another controller starts the pods, and it may set this",)
+        made = self._version.made(strangers, others if self._values.inside("requester").on("enable") else ())
+        return KubernetesObject("pool", self._role, "", {"spec": pod}, self._section.where, made)
 
     def _container(self, container: Values) -> dict[str, Any]:
         mounts = container.sequence("volumeMounts")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from kvgate.deployments.launch.makers.chart import Chart, ChartVersion
@@ -27,6 +28,7 @@ _RELEASE = FILLED_IN  # the release's name is in no value
 _TOP = frozenset(
     {"servingEngineSpec", "routerSpec", "cacheserverSpec", "loraAdapters", "loraController", "sharedPvcStorage"}
     | {"extraObjects", "grafanaDashboards", "kube-prometheus-stack", "prometheus-adapter"}
+    | {"engineStrategy", "routerStrategy"}
 )
 _ENGINES = frozenset(
     {
@@ -57,7 +59,7 @@ _MODEL = frozenset(
     }
     | {"requestGPUType", "requestGPUMemPercentage", "requestGPUCores", "limitCPU", "limitMemory", "limitGPUMem"}
     | {"limitGPUMemPercentage", "limitGPUCores", "pvcStorage", "pvcAccessMode", "storageClass", "pvcMatchLabels"}
-    | {"pvcLabels", "pvcAnnotations", "pvcExistingClaimName", "extraVolumes", "extraVolumeMounts", "initContainer"}
+    | {"pvcLabels", "pvcAnnotations", "extraVolumes", "extraVolumeMounts", "initContainer"}
     | {"vllmConfig", "lmcacheConfig", "hf_token", "envFromSecret", "env", "affinity", "nodeSelectorTerms", "nodeName"}
     | {
         "tolerations",
@@ -69,7 +71,7 @@ _MODEL = frozenset(
         "raySpec",
         "enableTool",
     }
-    | {"toolCallParser"}
+    | {"toolCallParser", "pdb"}
 )
 # Flags of vllmConfig by key, in the order of the template.
 _FLAGS = {
@@ -128,13 +130,15 @@ def stack_objects(values: Values, version: ChartVersion) -> list[KubernetesObjec
     if not engines.on("enableEngine", default=True):
         models = []
     plain = [one for one in models if not one.inside("raySpec").on("enabled")]
+    rays = tuple(one.where for one in models if one not in plain)
     if models and not plain:
         raise InputError(
             "the chart starts it as a Ray cluster, which kvgate does not read",
             where=models[0].where,
             hint="give the line that the head's process runs with",
         )
-    objects = [_Model(values, engines, one, version, strangers).objects() for one in plain]
+    notes = tuple(f"{where} is started as a Ray cluster, and was not read" for where in rays)
+    objects = [_Model(values, engines, one, version, strangers).objects(notes) for one in plain]
     if configs := engines.inside("configs").data:
         objects.append([_config_map(_CONFIGS, dict(configs), engines.at("configs"))])
     return [*(one for found in objects for one in found), *values.objects("extraObjects")]
@@ -162,13 +166,12 @@ class _Model:
             *self._lmcache.strangers(_LMCACHE),
         )
 
-    def objects(self) -> list[KubernetesObject]:
+    def objects(self, notes: tuple[str, ...]) -> list[KubernetesObject]:
         spec = self._spec
-        image = spec.word("repository")
         container = {
             "name": "vllm",
-            "image": f"{image}:{spec.word('tag')}",
-            "command": ["vllm", "serve", spec.word("modelURL"), *self._arguments()],
+            "image": f"{self._needed(spec, 'repository')}:{self._needed(spec, 'tag')}",
+            "command": ["vllm", "serve", self._needed(spec, "modelURL"), *self._arguments()],
             "env": [{"name": name, "value": value} for name, value in self._before()]
             + [*self._engines.sequence("env"), *spec.sequence("env")]
             + [{"name": name, "value": value} for name, value in self._after()],
@@ -177,10 +180,18 @@ class _Model:
         }
         pod = {"containers": [container], "volumes": [*self._volumes(), *spec.sequence("extraVolumes")]}
         made = self._version.made(self._strangers)
+        made = replace(made, notes=(*made.notes, *notes))
         objects = [KubernetesObject("modelSpec", self._name, "", {"spec": pod}, self._spec.where, made)]
         if (template := self._template_map()) is not None:
             objects.append(template)
         return objects
+
+    @staticmethod
+    def _needed(values: Values, key: str) -> str:
+        word = values.word(key)
+        if not word:
+            raise InputError("is left out, and the chart starts nothing without it", where=values.at(key))
+        return word
 
     def _arguments(self) -> Iterator[str]:
         spec, vllm = self._spec, self._vllm
@@ -219,7 +230,7 @@ class _Model:
             "kv_role": self._lmcache.word("kvRole") or "kv_both",
         }
         if "enablePD" in self._lmcache:
-            port = self._lmcache.word("nixlRole")
+            port = self._needed(self._lmcache, "nixlRole")
             config["kv_connector_extra_config"] = {"discard_partial_chunks": False, "lmcache_rpc_port": port}
         elif self._before_v1:
             config["kv_connector"] = "LMCacheConnector"
@@ -291,7 +302,7 @@ class _Model:
         if "pvcStorage" in spec:
             storage = spec.data["pvcStorage"]
             ends = isinstance(storage, Mapping) and "emptyDir" in storage
-            claim = spec.word("pvcExistingClaimName") or f"{_RELEASE}-{self._name}-storage-claim"
+            claim = f"{_RELEASE}-{self._name}-storage-claim"
             source = {"emptyDir": {}} if ends else {"persistentVolumeClaim": {"claimName": claim}}
             yield {"name": f"{_RELEASE}-storage", **source}
         if self._values.inside("sharedPvcStorage").on("enabled"):

@@ -112,10 +112,10 @@ class Values:
         return bool(value)
 
     def strangers(self, known: frozenset[str]) -> Iterator[str]:
-        """Yield why flags may be given that the file does not show: keys that nobody has read."""
+        """Yield the places of keys that are not among the known ones."""
         for key in self.data:
             if key not in known:
-                yield f"{self.at(clean_text(key) or '...')} is no key that kvgate has read, and it may set this"
+                yield self.at(clean_text(key) or "...")
 
 
 def printed(value: Any, where: str) -> str:
