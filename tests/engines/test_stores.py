@@ -1,0 +1,230 @@
+"""Real connectors store what a real vLLM computed: every name is read, exactly the names foretold are there, and the
+settings that a check prints keep the entries of other weights out of reach.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kvgate.corpora.endpoints.client import Client
+from kvgate.stores.scanning.entries import Entry
+from kvgate.stores.scanning.locate import open_store
+from tests.acceptance.releases import DECLARED, make
+from tests.cli.conftest import Ran, in_process
+
+from .servers import CHUNK, SECONDS, lmcache_server, prompts, redis_server, until
+
+TENANT = "tenant-a"
+FIRST, NEXT = ([(step * number + 3) % 1200 for number in range(length)] for step, length in ((7, 100), (11, 129)))
+IMAGE = "vllm/vllm-openai:v0.32.0@sha256:" + "5" * 64
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What two engines did, the second with other weights under the same name.
+
+    Attributes:
+        folder: what LMCache's server keeps in files.
+        redis: the URL of the Redis in which it keeps the same.
+        example: the folder of vLLM's example connector.
+        manifests: of the first deployment, of the second, and of the second with the printed setting.
+        foretold: the names of the second prompt, before anybody had sent it.
+        model: what both engines are started with.
+        setting: what the check of the two printed, a path and its value.
+        checked: the exit codes of the check, and of the check with that setting.
+        answers: of the second engine: with the setting, and without.
+
+    """
+
+    folder: Path
+    redis: str
+    example: Path
+    manifests: tuple[Path, Path, Path]
+    foretold: list[str]
+    model: Path
+    setting: dict[str, Any]
+    checked: tuple[int, int]
+    answers: tuple[dict[str, Any], dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
+    work = tmp_path_factory.mktemp("stores")
+    model, folder, example = work / "models" / "live", work / "kv", work / "example"
+    example.mkdir()
+    write_model(model, 0)
+    with redis_server(work) as url:
+        adapters: list[dict[str, Any]] = [
+            {"type": "fs", "base_path": str(folder)},
+            {"type": "resp", "host": "127.0.0.1", "port": int(url.split(":")[2].split("/")[0])},
+        ]
+        with lmcache_server(work, adapters) as (port, http):
+            wait = {"lmcache.mp.mq_timeout": SECONDS}
+            server = {"lmcache.mp.host": "tcp://127.0.0.1", "lmcache.mp.port": port, **wait}
+            served = transfer("LMCacheMPConnector", server)
+            beside = transfer("ExampleConnector", {"shared_storage_path": str(example)})
+            both = transfer("MultiConnector", {"connectors": [served, beside]})
+            with prompts(model, both, work / "first.log") as ask:
+                first = captured(work / "first", model, served, adapters)
+                foretold = predict(first, NEXT, work)
+                for ids, salt in ((FIRST, None), (FIRST[:70], TENANT), (NEXT, None)):
+                    assert ask(ids, salt)["cached"] == 0
+                wanted = {*predict(first, FIRST, work), *predict(first, FIRST[:70], work, TENANT), *foretold}
+                until(lambda: wanted <= names(str(folder)) | names(url), work / "lmcache.log")
+
+            write_model(model, 1)
+            with Client(http) as client:  # what follows comes from the stores, not from the server's memory
+                assert client.post("/cache/clear", {}).ok
+            with prompts(model, served, work / "second.log") as ask:
+                second = captured(work / "second", model, served, adapters)
+                checked, setting = check(first, second)
+                settled = edited(second, work / "settled", setting)
+                again, _ = check(first, settled)
+                answers = ask(FIRST, setting["value"]), ask(FIRST)
+                salted = set(predict(settled, FIRST, work))
+                until(lambda: salted <= names(str(folder)) | names(url), work / "lmcache.log")
+            manifests = (first, second, settled)
+            yield Stored(folder, url, example, manifests, foretold, model, setting, (checked, again), answers)
+
+
+def transfer(connector: str, settings: dict[str, Any]) -> dict[str, Any]:
+    return {"kv_connector": connector, "kv_role": "kv_both", "kv_connector_extra_config": settings}
+
+
+def write_model(folder: Path, seed: int) -> None:
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    shutil.rmtree(folder, ignore_errors=True)
+    config = LlamaConfig(
+        vocab_size=1200,
+        hidden_size=128,
+        intermediate_size=192,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=256,
+        architectures=["LlamaForCausalLM"],
+    )
+    torch.manual_seed(seed)
+    built = LlamaForCausalLM(config)
+    with torch.no_grad():
+        for parameter in built.parameters():
+            parameter.mul_(4)  # so that what was attended to shows in the answer
+    built.to(torch.bfloat16).save_pretrained(folder)
+    make.train().save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps(make.tokenizer_config()))
+    (folder / "chat_template.jinja").write_text(make.TEMPLATE)
+
+
+def captured(target: Path, model: Path, served: dict[str, Any], adapters: list[dict[str, Any]]) -> Path:
+    """Capture a deployment from the lines that start its engine and its store's server."""
+    tiers = " ".join(f"--l2-adapter '{json.dumps(adapter)}'" for adapter in adapters)
+    line = f"docker run {IMAGE} --model {model} --dtype bfloat16 --max-model-len 256 --block-size 32"
+    start = f"{line} --attention-backend CPU_ATTN --kv-transfer-config '{json.dumps(served)}'"
+    script = target.with_suffix(".sh")
+    script.write_text(f"lmcache server --eviction-policy LRU --chunk-size {CHUNK} {tiers} &\n{start}\n")
+    sets = [f"--set={path}={json.dumps(value)}" for path, value in DECLARED.items()]
+    told = ["--from", str(script), "--renderer", "here", *sets, "--set=cache.version=0.5.6"]
+    ran = in_process("capture", str(model), *told, "-o", str(target), "--no-config")
+    assert ran.code == 0, ran.err
+    return target
+
+
+def predict(manifest: Path, ids: list[int], work: Path, salt: str | None = None) -> list[str]:
+    (work / "prompt.json").write_text(json.dumps(ids))
+    salted = [] if salt is None else ["--salt", salt, "--show-keys"]
+    ran = in_process("keys", "predict", str(manifest), "--tokens", str(work / "prompt.json"), *salted)
+    assert ran.code == 0, ran.err
+    return ran.out.splitlines()
+
+
+def names(location: str) -> set[str]:
+    found = set()
+    for one in open_store(location).entries():
+        assert isinstance(one, Entry), one
+        found.add(one.name)
+    return found
+
+
+def check(old: Path, new: Path) -> tuple[int, dict[str, Any]]:
+    ran = in_process("check", str(old), str(new), "-o", "json", "--no-config")
+    settings = json.loads(ran.out)["predicate"]["action"]["settings"]
+    return ran.code, settings[0] if settings else {}
+
+
+def edited(captured: Path, target: Path, setting: dict[str, Any]) -> Path:
+    shutil.copytree(captured, target)
+    data = yaml.safe_load((target / "manifest.yaml").read_text())
+    section, name = setting["path"].split(".")
+    data[section][name] = setting["value"]
+    (target / "manifest.yaml").write_text(yaml.safe_dump(data, sort_keys=False))
+    return target
+
+
+def scan(location: str, *options: str) -> dict[str, Any]:
+    ran: Ran = in_process("stores", "scan", location, "-o", "json", *options)
+    found: dict[str, Any] = json.loads(ran.out)
+    assert (ran.code, found["complete"], found["unread"]["count"]) == (0, True, 0)
+    return found
+
+
+def test_every_entry_of_the_server_is_named(stored: Stored) -> None:
+    for location in (str(stored.folder), stored.redis):
+        rows = {row["namespace"]: row for row in scan(location, "--show-keys")["rows"]}
+        assert set(rows) == {None, TENANT, stored.setting["value"]}
+        for row in rows.values():
+            assert row["connectors"] == ["lmcache-mp"]
+            assert row["model"] == str(stored.model)
+            assert row["layout"] == {"world_size": 1, "local_world_size": 1, "group": 0}
+            assert row["within"] == {"worker": [0], "local_worker": [0]}
+        assert rows[None]["entries"] == len(FIRST) // CHUNK + len(NEXT) // CHUNK
+        assert rows[TENANT]["entries"] == 70 // CHUNK
+        # Two layers, keys and values, two heads of 32 numbers of two bytes, for each token.
+        assert {row["bytes"] / row["entries"] for row in rows.values()} == {2 * 2 * 2 * 32 * 2 * CHUNK}
+
+
+def test_no_output_names_a_tenant_unless_asked(stored: Stored) -> None:
+    for location in (str(stored.folder), stored.redis):
+        for told in ("text", "json"):
+            ran = in_process("stores", "scan", location, "-o", told)
+            assert TENANT not in ran.out + ran.err
+            assert stored.setting["value"] in ran.out
+
+
+def test_exactly_the_names_foretold_are_there(stored: Stored, tmp_path: Path) -> None:
+    first, _, settled = stored.manifests
+    foretold = [*predict(first, FIRST, tmp_path), *stored.foretold, *predict(first, FIRST[:70], tmp_path, TENANT)]
+    foretold += predict(settled, FIRST, tmp_path)
+    there = names(str(stored.folder)) | names(stored.redis)
+    assert sorted(there) == sorted(foretold)
+
+
+def test_the_example_connector_writes_the_files_foretold(stored: Stored, tmp_path: Path) -> None:
+    data = yaml.safe_load((stored.manifests[0] / "manifest.yaml").read_text())
+    data["cache"] |= {"connector": "vllm-example", "version": None, "location": str(stored.example)}
+    manifest = tmp_path / "example.yaml"
+    del data["tokenizer"]["snapshot"], data["weights"]["checkpoint"]["map"]
+    manifest.write_text(yaml.safe_dump(data))
+    foretold = {name for ids in (FIRST, FIRST[:70], NEXT) for name in predict(manifest, ids, tmp_path)}
+    assert names(str(stored.example)) == foretold
+    (row,) = scan(str(stored.example))["rows"]
+    assert (row["connectors"], row["model"], row["namespace"]) == (["vllm-example"], None, None)
+    assert row["entries"] == 6
+
+
+def test_the_printed_setting_keeps_stale_entries_out_of_reach(stored: Stored) -> None:
+    assert stored.setting["path"] == "cache.namespace"
+    assert stored.checked == (10, 0)
+    kept_apart, left_out = stored.answers
+    assert (kept_apart["cached"], left_out["cached"]) == (0, len(FIRST) // CHUNK * CHUNK)
+    assert kept_apart["token_ids"] != left_out["token_ids"]  # the hit was wrong
