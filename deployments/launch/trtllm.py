@@ -421,10 +421,10 @@ def _flattened(settings: Mapping[str, Any], where: str) -> Iterator[tuple[str, A
             if value is not None and not isinstance(value, Mapping):
                 raise InputError(f"{key} is not a mapping", where=where)
             for inner, item in (value or {}).items():
-                whole = f"{_NESTED[name]}{str(inner).replace('_', '-')}"
-                yield table_name(whole, ENGINE) or whole, item
+                whole = f"{_NESTED[name]}{inner}"
+                yield table_name(whole, ENGINE) or whole.replace("kv-cache-config.", "kv_cache_config."), item
         else:
-            yield table_name(name, ENGINE) or name, value
+            yield table_name(name, ENGINE) or str(key), value
 
 
 def _given(name: str, flag: Flag | None, value: Any, where: str) -> Given:
