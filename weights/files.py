@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import tempfile
@@ -44,6 +45,18 @@ def open_stamped(path: Path) -> tuple[int, Stamp]:
 def stamp_of(status: os.stat_result) -> Stamp:
     """Return the stamp of a file's status."""
     return Stamp(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def read_exactly(descriptor: int, begin: int, end: int) -> bytes:
+    """Return bytes ``begin`` to ``end`` of an open file.
+
+    Raises:
+        OSError: it cannot be read, or ends before.
+    """
+    data = os.pread(descriptor, end - begin, begin)
+    if len(data) != end - begin:
+        raise OSError(errno.EIO, "it ends too early")
+    return data
 
 
 def read_small(path: Path, limit: int) -> bytes:

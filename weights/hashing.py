@@ -8,7 +8,6 @@ computed job by job, while the next ones are hashed.
 
 from __future__ import annotations
 
-import mmap
 import os
 import threading
 from collections.abc import Iterable, Iterator
@@ -20,12 +19,16 @@ from blake3 import blake3
 from kvgate.rules.errors import InputError
 from kvgate.rules.progress import Progress
 from kvgate.weights.digest import TensorEntry, tensor_entries
-from kvgate.weights.files import open_stamped, stamp_of
+from kvgate.weights.files import open_stamped, read_exactly, stamp_of
 from kvgate.weights.kept_hashes import KeptHashes
+from kvgate.weights.mapped import Maps
 from kvgate.weights.tensor_file import TensorFile, TensorRecord
 
 STAGE = "hashing weights"
 _JOB = 16 << 20  # bytes; small tensors are gathered up to this, larger ones are hashed by several threads
+# BLAKE3 keeps Python's lock for less than 2 KiB (blake3 1.0.11). Whoever touches mapped bytes must not hold it
+# (:mod:`kvgate.weights.mapped`), so what is small is read; a multiple, in case that bound moves.
+_MAPPED = 16 << 10
 _WINDOW = 32 << 20  # bytes between two looks at the file: what progress moves by, too
 
 
@@ -57,13 +60,15 @@ def hash_files(files: Iterable[TensorFile], progress: Progress, kept: KeptHashes
             unread.append(file)
         else:
             entries += known
-    run = _Run(progress, sum(tensor.end - tensor.begin for file in unread for tensor in file.tensors))
-    with ThreadPoolExecutor(_cores()) as pool:
+    maps = Maps()
+    run = _Run(progress, sum(tensor.end - tensor.begin for file in unread for tensor in file.tensors), maps)
+    with maps, ThreadPoolExecutor(_cores()) as pool:
         submitted = [(file, [(job, pool.submit(run.hash_job, job)) for job in _jobs(file)]) for file in unread]
         try:
             for file, jobs in submitted:
                 found: list[TensorEntry] = []
                 for job, future in jobs:
+                    maps.wait([future])
                     found += tensor_entries(job.tensors, future.result())
                 entries += found
                 if kept is not None:
@@ -72,6 +77,7 @@ def hash_files(files: Iterable[TensorFile], progress: Progress, kept: KeptHashes
         except BaseException:
             run.stopped.set()
             pool.shutdown(wait=False, cancel_futures=True)
+            maps.wait([future for _, jobs in submitted for _, future in jobs])
             raise
         finally:
             if kept is not None:
@@ -115,10 +121,11 @@ def _changed(file: TensorFile) -> InputError:
 class _Run:
     """What the jobs of one call share."""
 
-    def __init__(self, progress: Progress, total: int) -> None:
+    def __init__(self, progress: Progress, total: int, maps: Maps) -> None:
         self.stopped = threading.Event()
         self._progress = progress
         self._total = total
+        self._maps = maps
         self._done = 0
         self._lock = threading.Lock()
 
@@ -128,35 +135,36 @@ class _Run:
         descriptor, _ = open_stamped(job.file.path)
         try:
             self._look(job.file, descriptor)
-            if begin == end:  # mmap refuses to map nothing
+            if begin == end:  # nothing cannot be mapped
                 return [blake3().digest() for _ in job.tensors]
-            start = begin - begin % mmap.ALLOCATIONGRANULARITY
-            with (
-                mmap.mmap(descriptor, end - start, access=mmap.ACCESS_READ, offset=start) as mapped,
-                memoryview(mapped) as view,
-            ):
+            with self._maps.stretch(descriptor, begin, end) as view:
                 if end - begin > _JOB:
-                    contents = [self._hash_large(job, descriptor, view, start)]
+                    contents = [self._hash_large(job, descriptor, view)]
                 else:
-                    places = [(tensor.begin - start, tensor.end - start) for tensor in job.tensors]
-                    contents = [blake3(view[first:last]).digest() for first, last in places]
+                    contents = [
+                        blake3(
+                            view[tensor.begin - begin : tensor.end - begin]
+                            if tensor.end - tensor.begin >= _MAPPED
+                            else read_exactly(descriptor, tensor.begin, tensor.end)
+                        ).digest()
+                        for tensor in job.tensors
+                    ]
                     self._report(end - begin)
-            self._look(job.file, descriptor)
-        except (OSError, ValueError) as error:  # ValueError: mmap, when the file has shrunk
+                self._look(job.file, descriptor)
+        except OSError as error:
             raise InputError(f"cannot be read: {error}", where=str(job.file.path)) from error
         finally:
             os.close(descriptor)
         return contents
 
-    def _hash_large(self, job: _Job, descriptor: int, view: memoryview, start: int) -> bytes:
+    def _hash_large(self, job: _Job, descriptor: int, view: memoryview) -> bytes:
         """Hash the one tensor of a job that is larger than jobs of several are."""
         (tensor,) = job.tensors
         hasher = blake3(max_threads=blake3.AUTO)
         for at in range(tensor.begin, tensor.end, _WINDOW):
-            # Touching a mapped page behind the new end of a file that was cut kills the process: look first.
             self._look(job.file, descriptor)
             upto = min(at + _WINDOW, tensor.end)
-            with view[at - start : upto - start] as window:
+            with view[at - tensor.begin : upto - tensor.begin] as window:
                 hasher.update(window)
             self._report(upto - at)
         return hasher.digest()

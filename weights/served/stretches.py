@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import mmap
 import os
 from pathlib import Path
 
@@ -12,9 +11,11 @@ from blake3 import blake3
 from kvgate.rules.errors import InputError
 from kvgate.weights.checkpoint import open_weights
 from kvgate.weights.digest import printed
-from kvgate.weights.files import open_stamped
+from kvgate.weights.files import open_stamped, read_exactly, stamp_of
 from kvgate.weights.safetensors import DTYPE_BITS
 from kvgate.weights.served.report import Stretch
+
+_WINDOW = 1 << 20  # bytes that are read at a time
 
 
 class CheckpointStretches:
@@ -48,11 +49,14 @@ class CheckpointStretches:
         try:
             if stamp != file.stamp:
                 raise InputError("changed since its header was read", where=str(file.path))
-            with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as view:
-                hasher = blake3()
-                for at in range(tensor.begin, tensor.end, row):
-                    with view[at + begin : at + end] as stretched:
-                        hasher.update(stretched)
+            hasher = blake3()
+            for at in range(tensor.begin, tensor.end, row):
+                for first in range(at + begin, at + end, _WINDOW):
+                    hasher.update(read_exactly(descriptor, first, min(first + _WINDOW, at + end)))
+            if stamp_of(os.fstat(descriptor)) != file.stamp:
+                raise InputError("changed while it was read", where=str(file.path))
+        except OSError as error:
+            raise InputError(f"cannot be read: {error}", where=str(file.path)) from error
         finally:
             os.close(descriptor)
         return printed(hasher.digest())
