@@ -5,12 +5,14 @@ November 2026: model_executor/model_loader/default_loader.py) takes ``consolidat
 is one, else the files of the index, else every ``*.safetensors``. A fingerprint of files that another
 loader would not read proves nothing, so here everything that any of them might read counts:
 
-* every ``*.safetensors`` at the top level of the folder, except adapters (``adapter_*.safetensors``), which
-  have a fingerprint of their own;
+* every ``*.safetensors`` at the top level of the folder, except adapters, which have a fingerprint of their own:
+  files called ``adapter_*`` all of whose tensors PEFT named (``base_model.``...), so that no loader takes one of them
+  for a tensor of the model;
 * every file that ``model.safetensors.index.json`` names, in a subfolder too.
 
 The index must agree with its shards. Two files that hold a tensor of one name are two sets of weights, of
-which a loader takes one: that is refused and not guessed. Pickle files (``*.bin``, ``*.pt``, ``*.pth``,
+which a loader takes one: that is refused and not guessed. So are shards (``-00001-of-00003``) that no index vouches for
+and of which some are missing. Pickle files (``*.bin``, ``*.pt``, ``*.pth``,
 ``*.ckpt``) are never loaded; beside safetensors they are ignored, as loaders ignore them, and without any they are
 refused, or hashed as opaque files where that is asked for (:mod:`kvgate.weights.opaque`). GGUF counts where there are
 no safetensors (:mod:`kvgate.weights.gguf`).
@@ -18,6 +20,8 @@ no safetensors (:mod:`kvgate.weights.gguf`).
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal, NoReturn
@@ -30,6 +34,8 @@ from kvgate.weights.safetensors import read_header
 from kvgate.weights.tensor_file import TensorFile
 
 INDEX = "model.safetensors.index.json"
+_SHARD = re.compile(r"(.*?)-?([0-9]{5,})-of-([0-9]{5,})\.[a-z]+")
+_PEFT = "base_model."  # what PEFT's names of adapter tensors begin with (peft 0.21.2, utils/save_and_load.py)
 MAX_INDEX = 32_000_000  # bytes; the index of a checkpoint with 100,000 tensors has about 10 MB
 
 
@@ -53,9 +59,10 @@ def open_checkpoint(folder: Path) -> tuple[TensorFile, ...]:
 
     Raises:
         InputError: when there are none, when a file breaks the format, when the index and its shards
-            disagree, when a tensor is in two files, or when there are only pickle files.
+            disagree, when a shard is missing, when a tensor is in two files, or when there are only pickle files.
     """
-    return _open_safetensors(folder, list_folder(folder))
+    names = list_folder(folder)
+    return _open_safetensors(folder, names) or _refuse_nothing(folder, names)
 
 
 def open_weights(path: Path, *, opaque_pickle: bool = False) -> Weights:
@@ -72,12 +79,13 @@ def open_weights(path: Path, *, opaque_pickle: bool = False) -> Weights:
     if path.is_file() and path.suffix == ".gguf":
         return _gguf(path)
     names = list_folder(path)
-    if any(name.endswith(".safetensors") and not name.startswith("adapter_") for name in names) or INDEX in names:
+    if files := _open_safetensors(path, names):
         if opaque_pickle:
             hint = "leave --opaque-pickle out: loaders take the safetensors"
             raise InputError("there are safetensors beside the pickle files", where=str(path), hint=hint)
-        return Weights(_open_safetensors(path, names), "safetensors", None)
+        return Weights(files, "safetensors", None)
     if opaque_pickle and (files := open_opaque(path, names)):
+        _require_all_shards(path, [file.name for file in files])
         return Weights(files, "opaque", None)
     ggufs = [name for name in names if name.endswith(".gguf")]
     if not ggufs:
@@ -98,16 +106,45 @@ def _gguf(path: Path) -> Weights:
 
 
 def _open_safetensors(folder: Path, names: list[str]) -> tuple[TensorFile, ...]:
+    """Return the safetensors files that count, none where there are none."""
     weight_map = _read_index(folder / INDEX) if INDEX in names else {}
-    wanted = {name for name in names if name.endswith(".safetensors") and not name.startswith("adapter_")}
-    files = tuple(read_header(folder / name, name) for name in sorted(wanted | set(weight_map.values())))
+    indexed = set(weight_map.values())
+    wanted = indexed | {name for name in names if name.endswith(".safetensors")}
+    found = (read_header(folder / name, name) for name in sorted(wanted))
+    files = tuple(file for file in found if file.name in indexed or not _is_adapter(file))
     if not files:
-        _refuse_nothing(folder, names)
+        return ()
+    _require_all_shards(folder, [file.name for file in files if file.name not in indexed])
     holders = tensor_holders(folder, files)
     _check_index(folder / INDEX, weight_map, holders)
     if not holders:
         raise InputError("the safetensors files hold no tensor", where=str(folder))
     return files
+
+
+def _is_adapter(file: TensorFile) -> bool:
+    return file.name.startswith("adapter_") and all(tensor.name.startswith(_PEFT) for tensor in file.tensors)
+
+
+def _require_all_shards(folder: Path, names: Iterable[str]) -> None:
+    """Refuse files that call themselves some of several, where not all of them are there.
+
+    Without an index loaders take what they find: nobody else notices a copy that was interrupted.
+    """
+    sets: dict[tuple[str, str], set[int]] = {}
+    for name in names:
+        if (found := _SHARD.fullmatch(name)) is not None:
+            stem, number, count = found.groups()
+            sets.setdefault((stem, count), set()).add(int(number))
+    for (stem, count), numbers in sets.items():
+        first = 0 if 0 in numbers else 1  # both are in use
+        missing = set(range(first, first + min(int(count), len(numbers) + 1))) - numbers
+        if missing:
+            raise InputError(
+                f"of {int(count)} shards {stem!r} there are {len(numbers)}; number {min(missing)} is missing",
+                where=str(folder),
+                hint="download or copy the checkpoint again",
+            )
 
 
 def list_folder(folder: Path) -> list[str]:

@@ -33,11 +33,47 @@ def test_one_file_or_the_shards_of_an_index(tmp_path: Path) -> None:
 def test_everything_a_loader_might_read_counts_but_adapters(tmp_path: Path) -> None:
     write(tmp_path, A)
     (tmp_path / "consolidated.safetensors").write_bytes(encode(B))  # what vLLM prefers when it is there
-    (tmp_path / "adapter_model.safetensors").write_bytes(encode({"c": A["a"]}))
+    (tmp_path / "adapter_model.safetensors").write_bytes(encode({"base_model.model.c.lora_A.weight": A["a"]}))
     (tmp_path / "pytorch_model.bin").write_bytes(b"never opened")
     (tmp_path / "original").mkdir()
     (tmp_path / "original" / "x.safetensors").write_bytes(b"not read: no index names it")
     assert _names(tmp_path) == ["consolidated.safetensors", "model.safetensors"]
+
+
+def test_a_file_that_only_calls_itself_an_adapter_counts(tmp_path: Path) -> None:
+    """Without an index vLLM loads every ``*.safetensors`` of a folder."""
+    write(tmp_path, A)
+    patch = tmp_path / "adapter_patch.safetensors"
+    patch.write_bytes(encode({"base_model.model.c.lora_A.weight": A["a"], **B}))
+    assert _names(tmp_path) == ["adapter_patch.safetensors", "model.safetensors"]
+    patch.write_bytes(encode(A))
+    with pytest.raises(InputError, match=r"tensor 'a' is in adapter_patch\.safetensors and in model\.safetensors"):
+        open_checkpoint(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    assert _names(tmp_path) == ["adapter_patch.safetensors"]
+
+
+def test_a_missing_shard_is_noticed_without_an_index(tmp_path: Path) -> None:
+    for count, first in ((3, 1), (2, 0)):
+        for number in range(first, first + count):
+            name = f"model-{number:05}-of-{count:06}.safetensors"
+            (tmp_path / name).write_bytes(encode({f"t{count}{number}": A["a"]}))
+    (tmp_path / "model-extra.safetensors").write_bytes(encode(B))
+    assert len(_names(tmp_path)) == 6
+    (tmp_path / "model-00002-of-000003.safetensors").unlink()
+    with pytest.raises(InputError, match="of 3 shards 'model' there are 2; number 2 is missing"):
+        open_checkpoint(tmp_path)
+    _index(tmp_path, {"t31": "model-00001-of-000003.safetensors", "t33": "model-00003-of-000003.safetensors"})
+    assert len(_names(tmp_path)) == 5, "an index vouches for them"
+    (tmp_path / "model-00001-of-000002.safetensors").unlink()
+    with pytest.raises(InputError, match="of 2 shards 'model' there are 1; number 1 is missing"):
+        open_checkpoint(tmp_path)
+
+
+def test_a_count_of_shards_that_nobody_has_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / f"model-00001-of-{'9' * 100}.safetensors").write_bytes(encode(A))
+    with pytest.raises(InputError, match="number 2 is missing"):
+        open_checkpoint(tmp_path)
 
 
 def test_a_file_the_index_does_not_name_counts_too(tmp_path: Path) -> None:

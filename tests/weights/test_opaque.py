@@ -74,3 +74,9 @@ def test_what_loaders_would_take_instead_is_not_passed_over(folder: Path) -> Non
 def test_nothing_is_still_nothing(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no safetensors weights here"):
         _opaque(tmp_path)
+
+
+def test_a_missing_part_is_noticed_without_an_index(tmp_path: Path) -> None:
+    (tmp_path / "pytorch_model-00001-of-00002.bin").write_bytes(b"1")
+    with pytest.raises(InputError, match="of 2 shards 'pytorch_model' there are 1; number 2 is missing"):
+        _opaque(tmp_path)
