@@ -66,7 +66,10 @@ def test_what_the_old_side_has_cannot_be_claimed(tmp_path: Path, path: str, chan
     "changes",
     [
         {"weights.checkpoint.kv_digest": _print().digest, "weights.checkpoint.kv_rule": "1/all-tensors"},
-        {"weights.checkpoint.kv_digest": OTHER["weights.checkpoint.kv_digest"], "weights.checkpoint.kv_rule": "0/llama"},
+        {
+            "weights.checkpoint.kv_digest": OTHER["weights.checkpoint.kv_digest"],
+            "weights.checkpoint.kv_rule": "0/llama",
+        },
     ],
 )
 def test_every_tensor_may_count_and_an_older_list_is_left_to_the_comparison(
