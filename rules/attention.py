@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from kvgate.rules.manifest import Manifest
@@ -33,6 +34,7 @@ _LATENT = ("lora_rank", "compress_ratio", "rope_head_dim", "linear_attn", "index
 """Parts of the names of fields that models with latents, or with layers of another kind, have."""
 
 
+@lru_cache(maxsize=256)
 def uses_mla(manifest: Manifest) -> bool | None:
     """Whether the model caches one latent per token for all heads (DeepSeek's MLA); ``None`` where not known.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from typing import Literal
 
 from pydantic import Field
@@ -78,10 +78,10 @@ def dimensions() -> tuple[Dimension, ...]:
     return found
 
 
-@cache
-def dimension_of(path: str) -> Dimension:
-    """Return the dimension that owns a manifest path."""
-    return next(dimension for dimension in dimensions() if dimension.owns(path))
+@lru_cache(maxsize=1024)
+def owner_of(path: str) -> Dimension | None:
+    """Return the dimension that owns a manifest path; ``None`` for a section whose parts have several owners."""
+    return next((dimension for dimension in dimensions() if dimension.owns(path)), None)
 
 
 @cache

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from kvgate.rules.advisories import producer_changes
-from kvgate.rules.catalogue import Comparison, Dimension, dimensions
+from kvgate.rules.catalogue import Comparison, Dimension, dimensions, owner_of
 from kvgate.rules.change import UNCLASSIFIED, Change
 from kvgate.rules.compare.adapters import compare_adapters
 from kvgate.rules.compare.address import compare_address, compare_connector
@@ -144,7 +144,7 @@ def _unclaimed(sides: Sides, changes: list[Change]) -> list[Change]:
     answered = {change.dimension for change in changes}
     left = []
     for path in changed_leaves(sides.old.canonical, sides.new.canonical):
-        owner = next((dimension for dimension in dimensions() if dimension.owns(path)), None)
+        owner = owner_of(path)
         if owner is None or owner.id in answered or owner.compare in _SILENT_BY_DESIGN:
             continue
         if owner.only_with and sides.both_null(owner.only_with):

@@ -54,9 +54,10 @@ def discharge(
             return None
         reasons.append("keys are made of token ids")
     if condition.harmless_cell:
+        conditions = {cover.cell(change.dimension).harmless_when for cover in covers}
         if sides.same("cache.connector") is not True or not all(_harmless(cover, change) for cover in covers):
             return None
-        reasons.append("the format makes it harmless for this model")
+        reasons.append(_HARMLESS["mla" if "mla" in conditions else "converted"])
     if condition.upgrade:
         row = _upgrade(change, sides)
         if row is None or not tokens_are_proved or "kv-equivalence" in against:
@@ -65,8 +66,15 @@ def discharge(
     return "; ".join(reasons)
 
 
+_HARMLESS = {
+    "mla": "the format makes it harmless for this model",
+    "converted": "the connector converts between the two when it reads, or refuses",
+}
+
+
 def _harmless(cover: Coverer, change: Change) -> bool:
-    return cover.cell(change.dimension).harmless_when == "mla" and uses_mla(cover.manifest) is True
+    condition = cover.cell(change.dimension).harmless_when
+    return condition == "converted" or (condition == "mla" and uses_mla(cover.manifest) is True)
 
 
 def _upgrade(change: Change, sides: Sides) -> str | None:

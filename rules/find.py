@@ -10,7 +10,7 @@ from typing import Any
 from kvgate.rules.alone import judge_alone
 from kvgate.rules.boundary import Boundary, about_the_target, find_boundary, keys_answer, met, target_shown
 from kvgate.rules.case import Case
-from kvgate.rules.catalogue import dimension, dimension_of
+from kvgate.rules.catalogue import dimension, owner_of
 from kvgate.rules.change import PROFILE, UNCLASSIFIED, UNVERIFIED, Change, same
 from kvgate.rules.compare.plain import compare_roles
 from kvgate.rules.compare.sides import Sides
@@ -190,22 +190,16 @@ def _about_the_store(finding: Finding) -> bool:
 def _pools_changed(case: Case, old: Manifest, index: int, derived: Derived, paired: Sequence[_Faced]) -> list[Finding]:
     """Compare the lists of pools themselves; what each pool is, is compared pool by pool.
 
-    That they differ is met where every pair of pools is kept apart. An old pool of which nothing is known may be
-    what the new deployment is in every setting, so nothing meets that it is not known but reading no store at all.
+    An old pool of which nothing is known may be what the new deployment is in every setting, so nothing meets that it
+    is not known but reading no store at all.
     """
-    findings = []
-    for change in compare_roles(dimension("roles"), _sides(case, old, case.new, derived)):
-        found = _finding(case.pack.rule_for(change.dimension, change.kind), change, index)
-        if not change.unverified or all(one.boundary.detached for one in paired):
-            each = [
-                _met_by(
-                    replace(found, keys_separate=keys_answer(change, one.boundary, one.sides)), one.boundary, one.sides
-                )
-                for one in paired
-            ]
-            found = max(each, key=lambda one: (len(one.open), one.may_be is not None))
-        findings.append(found)
-    return findings
+    found = [
+        _finding(case.pack.rule_for(change.dimension, change.kind), change, index)
+        for change in compare_roles(dimension("roles"), _sides(case, old, case.new, derived))
+    ]
+    if all(one.boundary.detached for one in paired):
+        return [_met_by(one, paired[0].boundary, paired[0].sides) for one in found]
+    return found
 
 
 def _first(case: Case, news: Sequence[Pool], derived: Derived) -> list[Finding]:
@@ -308,7 +302,8 @@ def _finding(rule: Rule, change: Change, index: int | None) -> Finding:
 def _what_settles(change: Change) -> str | None:
     if change.dimension == UNCLASSIFIED or change.lacks == PROFILE:
         return None  # a declaration of what is known already would be a false one
-    return (dimension_of(change.lacks) if change.lacks else dimension(change.dimension)).settle
+    asked = owner_of(change.lacks) if change.lacks else dimension(change.dimension)
+    return None if asked is None else asked.settle
 
 
 def _settled(

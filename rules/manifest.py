@@ -185,7 +185,31 @@ def _validated(document: Any, source: str, content: str, lines: Mapping[tuple[st
         raise _input_error(error, source, lines) from None
     manifest = Manifest(document, source, content, lines)
     _refuse_contradictions(manifest)
+    for role in document.get("roles") or ():
+        concerned = {"schema", "model", *(path.partition(".")[0] for path in role["set"])}
+        pool = with_overrides({name: document[name] for name in concerned if name in document}, role["set"])
+        try:
+            ManifestModel.model_validate(pool)
+            _refuse_contradictions(Manifest(pool, source, content))
+        except (ValidationError, InputError) as error:
+            problem = _input_error(error, source, {}) if isinstance(error, ValidationError) else error
+            said = f"roles: {role['name'][:_QUOTED]!r}: {problem.message}"
+            raise InputError(said, where=manifest.where("roles"), hint=problem.hint) from None
     return manifest
+
+
+def with_overrides(document: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a manifest's data as one of its pools has it: with what the pool sets, and no pools of its own."""
+    data = dict(document)
+    for path, value in overrides.items():
+        *sections, leaf = path.split(".")
+        target = data
+        for section in sections:
+            inner = target.get(section)
+            target[section] = dict(inner) if isinstance(inner, Mapping) else {}  # never the other pools' own
+            target = target[section]
+        target[leaf] = value
+    return {**data, "roles": None}
 
 
 def _at(source: str, lines: Mapping[tuple[str, ...], int], path: tuple[str, ...]) -> str:

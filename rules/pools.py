@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
-from kvgate.rules.manifest import Manifest, manifest_from
+from kvgate.rules.manifest import Manifest, with_overrides
 
 
 @dataclass(frozen=True)
@@ -24,16 +25,20 @@ class Pool:
     overrides: frozenset[str] = frozenset()
 
 
-def pools(manifest: Manifest) -> list[Pool]:
-    """Return the pools of a deployment by name; the deployment itself where it has none.
-
-    Raises:
-        InputError: a pool sets something that no manifest may hold.
-    """
+@lru_cache(maxsize=64)
+def pools(manifest: Manifest) -> tuple[Pool, ...]:
+    """Return the pools of a deployment by name; the deployment itself where it has none."""
     roles: Mapping[str, Any] = manifest.value("roles") or {}
     if not roles:
-        return [Pool(None, manifest)]
-    return [Pool(name, _as_pool(manifest, role["set"]), frozenset(role["set"])) for name, role in sorted(roles.items())]
+        return (Pool(None, manifest),)
+    return tuple(
+        Pool(
+            name,
+            Manifest(with_overrides(manifest.data, role["set"]), manifest.source, manifest.sha256),
+            frozenset(role["set"]),
+        )
+        for name, role in sorted(roles.items())
+    )
 
 
 def facing(old: Sequence[Pool], new: Sequence[Pool]) -> Iterator[tuple[Pool, Pool]]:
@@ -57,23 +62,3 @@ def crossing(old: Sequence[Pool], new: Sequence[Pool]) -> Iterator[tuple[Pool, P
         for other in new:
             if (mine.name, other.name) not in faced:
                 yield mine, other
-
-
-def _as_pool(manifest: Manifest, overrides: Mapping[str, Any]) -> Manifest:
-    data = _plain(manifest.data)
-    for path, value in overrides.items():
-        *sections, leaf = path.split(".")
-        target = data
-        for section in sections:
-            if not isinstance(target.get(section), dict):
-                target[section] = {}
-            target = target[section]
-        target[leaf] = value
-    data["roles"] = None
-    return manifest_from(data, manifest.source)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 from typing import Any, Literal
 
@@ -35,7 +35,8 @@ class Cell(DataModel):
     ``while_unset``: the manifest path that must be known to be unset for the key to hold it at all.
     ``clashes_with``: another thing requests carry that enters the key at the same place, so that a value of
     one is a value of the other. ``scope``: the entries whose keys carry it. ``harmless_when``: the condition
-    under which a difference leaves entries valid by design.
+    under which a difference leaves entries valid by design: ``mla``: the model keeps one latent for all heads;
+    ``converted``: whoever reads brings the blocks into its own form, or refuses.
     """
 
     key: Coverage
@@ -44,7 +45,7 @@ class Cell(DataModel):
     while_unset: str | None = None
     clashes_with: Feature | None = None
     scope: Literal["all", "adapter", "media", "tenant"] = "all"
-    harmless_when: Literal["mla"] | None = None
+    harmless_when: Literal["mla", "converted"] | None = None
     note: str | None = None
     source: str | None = None
 
@@ -147,6 +148,8 @@ class Profile(DataModel):
     clearing: Clearing
     upgrades: list[Upgrade] = Field(default_factory=list)
 
+    __hash__ = object.__hash__  # what it holds has no hash, and what is worked out with it is kept by the object
+
     @model_validator(mode="after")
     def _about_what_there_is(self) -> Profile:
         known = {one.id: one for one in dimensions()}
@@ -209,6 +212,13 @@ class Coverer:
     why: str
     absent: bool = False
     beside: Manifest | None = None
+
+    def next_to(self, other: Manifest) -> Coverer:
+        """Return the same with another deployment beside it; what its own manifest decides is kept."""
+        moved = replace(self, beside=other)
+        kept = {"_own_fields": self._own_fields, "_cells": self._cells, "in_every_key": self.in_every_key}
+        vars(moved).update(kept)
+        return moved
 
     def cell(self, dimension_id: str) -> Cell:
         """Return what the key does with a dimension; not known where nothing says."""
@@ -379,6 +389,11 @@ def cover(manifest: Manifest, profiles: Mapping[str, Profile] | None = None) -> 
     profile = load_profile(connector.value) if profiles is None else profiles.get(connector.value)
     if profile is None:
         return Coverer(manifest, None, f"there is no profile for the connector {connector.value!r}")
+    return _covered(manifest, profile)
+
+
+@lru_cache(maxsize=256)
+def _covered(manifest: Manifest, profile: Profile) -> Coverer:
     if profile.engine is not None and (why := _another_engine(profile, profile.engine, manifest)) is not None:
         return Coverer(manifest, None, why)
     if profile.versions is not None and (why := _outside(profile, profile.versions, manifest)) is not None:

@@ -300,7 +300,7 @@ class ManifestModel(Section):
     parallelism: Parallelism = absent()
     engine: Engine = absent()
     request_features: list[Feature] = absent("what varies between requests; complete when present")
-    roles: list[Role] | None = absent()
+    roles: Annotated[list[Role], Field(max_length=32)] | None = absent()  # each is judged against each
     cache: Cache = absent()
     inputs: Inputs | None = absent()
     provenance: dict[str, BasisWord] = absent("basis by section or path; what is not named is declared")

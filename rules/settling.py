@@ -100,7 +100,7 @@ def _declared(finding: Finding, options: Options) -> Finding:
         meets.setdefault(
             "separate", "declared: old workers are drained and their entries deleted before new ones start"
         )
-    return replace(finding, met=meets)
+    return finding if meets == finding.met else replace(finding, met=meets)
 
 
 def _verdict(findings: Sequence[Finding]) -> Verdict:

@@ -29,6 +29,7 @@ _REQUESTS: tuple[tuple[Feature, str], ...] = (
     ("multimodal", "media"),
     ("prompt_embeds", "embeds"),
 )
+_HARMLESS = {"mla": "harmless with MLA", "converted": "harmless: converted when it is read, or refused"}
 _SHORT = {"separates": "yes", "token-ids": "tokens", "rejects": "refused", "no": "**no**", "unknown": "?"}
 
 
@@ -40,7 +41,7 @@ def conditions(cell: Cell) -> list[str]:
         f"only while {cell.while_unset} is not set" if cell.while_unset else "",
         f"at the place of {cell.clashes_with}" if cell.clashes_with else "",
         f"{cell.scope} entries only" if cell.scope != "all" else "",
-        f"harmless with {cell.harmless_when.upper()}" if cell.harmless_when else "",
+        _HARMLESS[cell.harmless_when] if cell.harmless_when else "",
         cell.note or "",
         cell.source or "",
     ]

@@ -26,8 +26,8 @@ class Sides:
 
     def __post_init__(self) -> None:
         """Put each deployment beside the other one's key."""
-        object.__setattr__(self, "old_cover", replace(self.old_cover, beside=self.new))
-        object.__setattr__(self, "new_cover", replace(self.new_cover, beside=self.old))
+        object.__setattr__(self, "old_cover", self.old_cover.next_to(self.new))
+        object.__setattr__(self, "new_cover", self.new_cover.next_to(self.old))
 
     def same(self, path: str) -> bool | None:
         """Whether both sides hold the same at ``path``; ``None`` where either is unknown."""

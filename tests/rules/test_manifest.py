@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from kvgate.rules.catalogue import dimension_of, dimensions
+from kvgate.rules.catalogue import dimensions, owner_of
 from kvgate.rules.errors import InputError
 from kvgate.rules.manifest import Manifest, manifest_from, parse_manifest, schema_leaves
 from kvgate.rules.schema import ManifestModel
@@ -78,6 +78,12 @@ def parsed(text: str) -> Manifest:
         (HEAD + "roles: [{name: a, set: {}}, {name: a, set: {}}]\n", "m.yaml:4", "roles: 'a' stands twice", None),
         (HEAD + "roles: [{name: p, set: {engine.size: 1}}]\n", "m.yaml:4",
          "roles: 'p' sets 'engine.size', which is not a manifest path", None),
+        (HEAD + "roles: [{name: d, set: {}}, {name: p, set: {parallelism.tensor: '2'}}]\n", "m.yaml:4",
+         "roles: 'p': parallelism.tensor: Input should be a valid integer", None),
+        (HEAD + "roles: [{name: p, set: {adapters: [{name: a}, {name: a}]}}]\n", "m.yaml:4",
+         "roles: 'p': adapters: 'a' stands twice", None),
+        (HEAD + f"roles: [{', '.join(f'{{name: p{at}, set: {{}}}}' for at in range(33))}]\n", "m.yaml:4",
+         "roles: List should have at most 32 items after validation, not 33", None),
         (HEAD + "provenance: {weight: computed}\n", "m.yaml:4",
          "provenance: 'weight' is not a manifest path", None),
         (HEAD + "provenance: {weights: guessed}\n", "m.yaml:4", None, None),
@@ -291,7 +297,9 @@ FULL: dict[str, Any] = {
 
 @pytest.mark.parametrize("leaf", schema_leaves())
 def test_every_leaf_is_owned_reachable_and_forgettable(leaf: str) -> None:
-    assert dimension_of(leaf).owns(leaf)
+    owner = owner_of(leaf)
+    assert owner is not None
+    assert owner.owns(leaf)
     manifest = clean(FULL)
     assert manifest.knows(leaf)
     required = {"schema", "model.id", "model.config_class.name", "model.config_class.transformers",
