@@ -180,7 +180,10 @@ def _forms(facts: Facts) -> Iterator[Callable[[str], Iterator[str]]]:
 
 
 def _world_size(facts: Facts) -> int | None:
-    if uses_mla(facts.manifest):
+    mla = uses_mla(facts.manifest)
+    if mla is None:
+        facts.lacks("model.config", "whether ranks share what they store is not known of this model")
+    if mla:
         # One rank stores what all hold, and says that it is one of one; with stages it is not known which.
         if facts.manifest.value("parallelism.pipeline") != 1:
             facts.lacks("parallelism.pipeline", "not known to be 1, with latents that all ranks share")
