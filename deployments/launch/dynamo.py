@@ -49,7 +49,7 @@ class WorkerFlag(BaseModel):
     use: Literal[
         "harmless", "option", "renders", "template", "role", "prefill", "decode", "connector", "mutable", "arg", "file"
     ]
-    env: str | None = None
+    env: list[str] = Field(default_factory=list)
     engines: list[Literal["vllm", "sglang", "tensorrt-llm"]] | None = None
 
     def belongs_to(self, engine: str) -> bool:
@@ -159,8 +159,8 @@ def _variables(run: Invocation) -> tuple[list[Word], list[str]]:
 def _by_variable(engine: str) -> Iterator[tuple[str, str, str]]:
     """Yield each variable that stands for a flag, with the flag and what it takes."""
     for name, flag in worker_table().flags.items():
-        if flag.env is not None and flag.belongs_to(engine):
-            yield flag.env.format(_IN_VARIABLES[engine]), name, flag.takes
+        if flag.belongs_to(engine):
+            yield from ((variable.format(_IN_VARIABLES[engine]), name, flag.takes) for variable in flag.env)
     if engine == TRTLLM:
         for name, row in flag_table(engine).flags.items():
             for spelled in (name, *row.also):
@@ -242,7 +242,7 @@ class _Worker:
         self._role()
         if not self._own.on("renders"):
             self._rendered_in_front()
-        for name, _ in self._own.by_use("mutable"):
+        for name in (name for name, words in self._own.by_use("mutable") if words[-1].text != "false"):
             self._doubt("weights.mutable", f"--{name} lets weights be changed while serving")
         harmless = [name for name, _ in self._own.by_use("harmless")]
         return replace(
@@ -352,14 +352,20 @@ def _frontend_words(front: ContainerRun) -> Sequence[Word] | None:
     commands: Iterable[Sequence[Word]] = [words]
     if "-c" in (texts := [word.text for word in words]) or "-lc" in texts:
         script = next((word for word in words if "dynamo.frontend" in word.text), None)
-        if script is None or script.expansions:
+        if script is None:
             return None
         try:
-            commands = [command.words for command in split_script(script.text, "the frontend").commands]
+            inner = split_script(script.text, "the frontend").commands
         except InputError:
             return None
+        commands = [[_marked(word, script.expansions) for word in command.words] for command in inner]
     for command in commands:
         for at, word in enumerate(command):
             if word.text == "dynamo.frontend" and at and command[at - 1].text == "-m":
                 return command[at + 1 :]
     return None
+
+
+def _marked(word: Word, labels: Sequence[str]) -> Word:
+    """Return a word of a script with what was already open in the script as a whole."""
+    return Word(word.text, (*word.expansions, *(label for label in labels if label in word.text)))

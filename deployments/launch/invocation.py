@@ -30,7 +30,7 @@ _TRTLLM = "trtllm-serve"
 _TRTLLM_OTHERS = frozenset({"disaggregated", "disaggregated_mpi_worker", "mm_embedding_serve"})
 _ONE_LINE = "give the line that starts one server"
 # Images of the programs in front of a server, which bear its name.
-_NO_SERVER = ("router", "proxy", "gateway", "exporter", "scheduler", "frontend", "operator")
+_NO_SERVER = ("router", "proxy", "gateway", "exporter", "scheduler", "frontend", "operator", "runtime")
 _ARGUMENT = re.compile(r"\$([1-9])")
 _ONE_WORD = re.compile(r"[^\s*?\[\]]+")  # what no shell splits or completes
 _HEADS = ("for", "select")

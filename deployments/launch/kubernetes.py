@@ -76,7 +76,7 @@ def kubernetes_servers(files: Sequence[tuple[str, bytes]], made: Sequence[Kubern
                 name = short_text(container.get("name") or "", f"{one.where}: {path}")
                 source = f"{one.where}: {one.shown}, container {clean_text(name) or '...'}"
                 run = _container_run(container, spec, one, given, source)
-                servers = servers_in_container(run, source)
+                servers = [] if one.made.frontend else servers_in_container(run, source)
                 if len(servers) > 1:
                     raise InputError("starts more than one server", where=source)
                 _refuse_other_build(run.image, path, source, images)

@@ -66,7 +66,7 @@ def _components(one: KubernetesObject) -> Iterator[KubernetesObject]:
         kind = (part.word("componentType") or part.word("type")).lower()
         made = Made(
             pool=name,
-            undisclosed=tuple(part.strangers(_READ)),
+            undisclosed=tuple(f"{place} was not read, and it may set any variable" for place in part.strangers(_READ)),
             graph=f"{one.namespace}/{one.name}" if kind in _FRONTENDS | _WORKERS else "",
             frontend=kind in _FRONTENDS,
             worker=kind in _WORKERS,
