@@ -25,6 +25,7 @@ from kvgate.weights.tensor_file import TensorFile
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 _ADAPTER = b"kvgate/adapter/v1"
+_LARGEST = 2**31
 _MAX_CONFIG = 4_000_000  # bytes; rank_pattern may name every module of a large model
 # Files that loaders read beside the adapter: ``new_embeddings`` extends the vocabulary in vLLM up to 0.11.
 _STEMS = ("adapter_model", "new_embeddings")
@@ -62,11 +63,9 @@ def fingerprint_adapter(folder: Path) -> AdapterFingerprint:
     config = read_json_object(folder / CONFIG, _MAX_CONFIG)
     where = str(folder / CONFIG)
     if config.get("peft_type") != "LORA":
-        raise InputError(f"not a LoRA adapter: peft_type is {config.get('peft_type')!r}", where=where)
-    rank, alpha = config.get("r"), config.get("lora_alpha")
-    if type(rank) is not int or rank < 1 or isinstance(alpha, bool) or not isinstance(alpha, (int, float)):
-        what = f"r must be a positive integer and lora_alpha a number, not {rank!r} and {alpha!r}"
-        raise InputError(what, where=where)
+        said = f"peft_type is {config['peft_type']!r}"[:80] if "peft_type" in config else "it has no peft_type"
+        raise InputError(f"not a LoRA adapter: {said}", where=where, hint='"peft_type": "LORA" is what PEFT writes')
+    rank, alpha = _rank(config, where), _alpha(config, where)
     entries = hash_files(_files(folder), silent)
     try:
         settings = canonical_json(significant_settings(config))
@@ -76,10 +75,26 @@ def fingerprint_adapter(folder: Path) -> AdapterFingerprint:
     return AdapterFingerprint(
         digest=printed(blake3(field(_ADAPTER) + field(root) + field(settings)).digest()),
         rank=rank,
-        alpha=float(alpha),
+        alpha=alpha,
         tensors=len(entries),
         bytes=sum(tensor_bytes(entry.dtype, entry.shape) for entry in entries),
     )
+
+
+def _rank(config: Mapping[str, Any], where: str) -> int:
+    rank = config.get("r")
+    if type(rank) is not int or not 1 <= rank < _LARGEST:
+        what = f"r is {rank!r}"[:80] if "r" in config else "it has no r"
+        raise InputError(f"no rank: {what}", where=where, hint="a positive integer is expected, as PEFT writes it")
+    return rank
+
+
+def _alpha(config: Mapping[str, Any], where: str) -> float:
+    alpha = config.get("lora_alpha")
+    if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not -_LARGEST < alpha < _LARGEST:
+        what = f"lora_alpha is {alpha!r}"[:80] if "lora_alpha" in config else "it has no lora_alpha"
+        raise InputError(f"no scale: {what}", where=where, hint="a number is expected, as PEFT writes it")
+    return float(alpha)
 
 
 def significant_settings(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,9 +108,22 @@ def significant_settings(config: Mapping[str, Any]) -> dict[str, Any]:
             continue
         if value is None or known.inert or _among(value, (known.default, *known.inert_values)):
             continue
+        if known.one_is_a_list and type(value) is int:
+            value = [value]
         sort = known.unordered and isinstance(value, list)
         kept[name] = sorted(value, key=canonical_json) if sort else value
-    return kept
+    return {name: _in_order(value) for name, value in kept.items()}
+
+
+def _in_order(value: Any) -> Any:
+    """Return a setting with the keys of its objects in their order.
+
+    PEFT takes the first pattern that matches (0.21.2, ``utils/other.py``, ``get_pattern_key``), and the canonical
+    form sorts the keys of an object.
+    """
+    if isinstance(value, Mapping):
+        return {"pairs": [[key, _in_order(item)] for key, item in value.items()]}
+    return [_in_order(item) for item in value] if isinstance(value, list) else value
 
 
 def _among(value: object, values: tuple[object, ...]) -> bool:

@@ -64,12 +64,13 @@ class TiedHeads(_Strict):
 
 
 class AdapterField(_Strict):
-    """One field of ``adapter_config.json``: is it inert, what is its default, does its order matter."""
+    """One field of ``adapter_config.json``: is it inert, its default, does order matter, is one number a list of it."""
 
     why: _Text
     inert: bool = False
     inert_values: tuple[Any, ...] = ()
     unordered: bool = False
+    one_is_a_list: bool = False
     default: Any = None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -126,7 +127,7 @@ class Stored:
 
 
 def _is_adapter(path: Path) -> bool:
-    return (path / "adapter_config.json").is_file()
+    return os.path.lexists(path / "adapter_config.json")  # whatever it is: reading it says what is wrong with it
 
 
 def _adapters(old: Path, new: Path) -> dict[str, Any]:

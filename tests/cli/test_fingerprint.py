@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from functools import partial
@@ -203,3 +204,9 @@ def test_what_does_not_go_together_is_a_usage_error(run: Run, arguments: list[st
     ran = run("fingerprint", "org/m", *arguments)
     assert (ran.code, ran.out) == (2, "")
     assert message in ran.err
+
+
+def test_a_configuration_of_an_adapter_that_is_no_file_is_said_to_be_none(run: Run, old: Path) -> None:
+    os.mkfifo(old / "adapter_config.json")
+    ran = run("fingerprint", "old")
+    assert (ran.code, "adapter_config.json: not a regular file" in ran.err) == (3, True), ran.err

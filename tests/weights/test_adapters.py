@@ -52,6 +52,8 @@ def test_what_is_reported(tmp_path: Path) -> None:
         {"init_lora_weights": "gaussian"},
         {"use_dora": False, "use_rslora": False, "bias": "none", "rank_pattern": {}, "modules_to_save": None},
         {"lora_alpha": 16.0},
+        dict.fromkeys(("arrow_config", "velora_config", "monteclora_config", "kasa_config", "use_bdlora")),
+        {"alora_invocation_tokens": None, "qalora_group_size": 16, "lora_ga_config": None},
     ],
 )
 def test_inert_settings_and_defaults_do_not_count(change: dict[str, Any], tmp_path: Path) -> None:
@@ -75,6 +77,8 @@ def test_inert_settings_and_defaults_do_not_count(change: dict[str, Any], tmp_pa
         {"alpha_pattern": {"q_proj": 4}},
         {"modules_to_save": ["lm_head"]},
         {"layers_to_transform": [0]},
+        {"alora_invocation_tokens": [1]},
+        {"qalora_group_size": 32},
         {"init_lora_weights": "pissa"},
         {"init_lora_weights": 1},
         {"trainable_token_indices": [1, 2]},
@@ -118,18 +122,48 @@ def test_training_leftovers_do_not_matter(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"peft_type": "IA3"}, "not a LoRA adapter"),
-        ({"peft_type": None}, "not a LoRA adapter"),
-        ({"r": 0}, "r must be a positive integer"),
-        ({"r": "8"}, "r must be a positive integer"),
-        ({"r": True}, "r must be a positive integer"),
-        ({"lora_alpha": None}, "lora_alpha a number"),
-        ({"lora_alpha": True}, "lora_alpha a number"),
+        ({"peft_type": None}, "not a LoRA adapter: peft_type is None"),
+        ({"r": 0}, "no rank: r is 0"),
+        ({"r": "8"}, "no rank: r is '8'"),
+        ({"r": True}, "no rank: r is True"),
+        ({"r": 10**400}, "no rank: r is 1000"),
+        ({"lora_alpha": None}, "no scale: lora_alpha is None"),
+        ({"lora_alpha": True}, "no scale: lora_alpha is True"),
+        ({"lora_alpha": 10**400}, "no scale: lora_alpha is 1000"),
+        ({"lora_alpha": 1e308}, "no scale: lora_alpha is 1e"),
         ({"x": "\ud800"}, "half a surrogate pair"),
     ],
 )
 def test_broken_configurations_are_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=message):
         _adapter(tmp_path, {**CONFIG, **change})
+
+
+@pytest.mark.parametrize("name", ["r", "lora_alpha", "peft_type"])
+def test_what_is_missing_is_named(name: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"it has no {name}") as caught:
+        _adapter(tmp_path, {key: value for key, value in CONFIG.items() if key != name})
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["alpha_pattern", "rank_pattern", "a_setting_of_next_year"])
+def test_the_first_pattern_that_matches_counts(name: str, tmp_path: Path) -> None:
+    patterns = {"q_proj": 8, "layers.0.self_attn.q_proj": 64}
+    both = [
+        _adapter(tmp_path / str(number), {**CONFIG, name: dict(order)})
+        for number, order in enumerate((patterns.items(), reversed(patterns.items())))
+    ]
+    assert both[0].digest != both[1].digest
+    other = _adapter(tmp_path / "list", {**CONFIG, name: [list(pair) for pair in patterns.items()]})
+    assert other.digest not in [one.digest for one in both]
+
+
+def test_one_layer_is_a_list_of_it(tmp_path: Path) -> None:
+    alike = [
+        _adapter(tmp_path / str(number), {**CONFIG, "layers_to_transform": value})
+        for number, value in enumerate((1, [1]))
+    ]
+    assert alike[0] == alike[1]
 
 
 def test_missing_and_empty_adapters_are_refused(tmp_path: Path) -> None:
@@ -139,4 +173,12 @@ def test_missing_and_empty_adapters_are_refused(tmp_path: Path) -> None:
         _adapter(tmp_path, tensors={})
     (tmp_path / "adapter_model.safetensors").unlink()
     with pytest.raises(InputError, match=r"no adapter_model\.safetensors here"):
+        fingerprint_adapter(tmp_path)
+
+
+def test_a_number_without_end_is_refused_in_our_words(tmp_path: Path) -> None:
+    _adapter(tmp_path)
+    path = tmp_path / "adapter_config.json"
+    path.write_text(path.read_text().replace('"r": 8', '"r": 1' + "0" * 5000))
+    with pytest.raises(InputError, match=r"^holds an integer of more than 4,300 digits$"):
         fingerprint_adapter(tmp_path)
