@@ -148,8 +148,8 @@ def parse_json(text: str, source: str, *, non_finite: bool = False) -> Any:
         raise InputError("nested too deeply", where=source) from None
     except UnicodeEncodeError:
         raise InputError("holds half a surrogate pair, which is no character", where=source) from None
-    except ValueError as error:  # an integer of more than 4,300 digits
-        raise InputError(f"not readable as JSON: {error}", where=source) from None
+    except ValueError:  # Python's limit, and its advice how to lift it
+        raise InputError("holds an integer of more than 4,300 digits", where=source) from None
     return value
 
 
