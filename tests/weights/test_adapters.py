@@ -180,5 +180,5 @@ def test_a_number_without_end_is_refused_in_our_words(tmp_path: Path) -> None:
     _adapter(tmp_path)
     path = tmp_path / "adapter_config.json"
     path.write_text(path.read_text().replace('"r": 8', '"r": 1' + "0" * 5000))
-    with pytest.raises(InputError, match=r"^holds an integer of more than 4,300 digits$"):
+    with pytest.raises(InputError, match="holds an integer of more than 4,300 digits"):
         fingerprint_adapter(tmp_path)
