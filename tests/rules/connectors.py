@@ -338,6 +338,31 @@ BOTH: dict[tuple[str, str], tuple[Changes, Changes]] = {
 }  # fmt: skip
 
 
+_NAMED = "tokenizer tokenizer.renderer tokenizer.options chat_template adapters parallelism.tensor parallelism.pipeline"
+_OF_VLLM = (
+    f"{_NAMED} {_INPUTS} model.id model.served_name model.revision model.config precision.compute precision.kv_cache "
+    "engine.block_size engine.kv_layout engine.max_model_len engine.prefix_hash"
+)
+_OF_SGLANG = (
+    f"{_NAMED} {_INPUTS} model.id model.served_name parallelism.context engine.block_size engine.kv_layout "
+    "cache.namespace"
+)
+RUN: dict[str, frozenset[str]] = {
+    name: frozenset(dimensions.split())
+    for name, dimensions in {
+        "vllm-apc": f"{_OF_VLLM} parallelism.context",
+        "vllm-offload-fs": f"{_OF_VLLM} parallelism.context cache.chunk_size cache.namespace",
+        "vllm-offload-object": f"{_OF_VLLM} parallelism.context cache.chunk_size cache.namespace",
+        "vllm-mooncake": f"{_OF_VLLM} parallelism.context cache.namespace",
+        "sglang-hicache-file": _OF_SGLANG,
+        "sglang-hicache-nixl": _OF_SGLANG,
+        "sglang-hicache-mooncake": _OF_SGLANG,
+        "aibrix": f"{_OF_VLLM} cache.chunk_size cache.namespace".replace("adapters ", ""),
+    }.items()
+}
+"""What the connectors' own code is run with, both ways (tests/engines/test_key_code.py); the rest is read, not run."""
+
+
 def base(connector: str) -> Changes:
     """Return what a clean deployment changes to use a connector."""
     return {"cache.connector": connector, **KEYS[connector].base}
