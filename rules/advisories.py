@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import cache
 
 from kvgate.rules.carried import carries
@@ -12,7 +13,9 @@ from kvgate.rules.compare.sides import Sides
 from kvgate.rules.manifest import Manifest
 from kvgate.rules.packaged import DataModel, packaged_bytes, parse_data
 from kvgate.rules.profile import version_in
-from kvgate.rules.values import Known
+from kvgate.rules.values import UNKNOWN, Known
+
+_CONNECTOR = "cache.connector"
 
 
 class _Advisory(DataModel):
@@ -45,30 +48,58 @@ def producer_changes(sides: Sides) -> list[Change]:
     """
     if sides.new_cover.absent:
         return []
-    found: dict[str, list[_Advisory]] = {"producer": [], "producer-unverified": []}
+    return [
+        sides.change(dimension(_CONNECTOR), one.kind, _CONNECTOR, scope=one.scope, detail=one.detail)
+        for one in _matches(sides.old, "producer")
+    ]
+
+
+def producers_alone(new: Manifest) -> list[Change]:
+    """Return a change for every advisory that the entries of a new deployment will fall under, or may fall under.
+
+    Kinds: ``fault``; ``producer-unverified``, one for all, where version or what requests carry is not known. That the
+    connector is not known is said of its key, and what that holds is not known then.
+    """
+    if not new.knows(_CONNECTOR):
+        return []
+    return [
+        Change(_CONNECTOR, one.kind, _CONNECTOR, UNKNOWN, new.get(_CONNECTOR), one.scope, one.detail)
+        for one in _matches(new, "fault")
+    ]
+
+
+@dataclass(frozen=True)
+class _Match:
+    kind: str
+    scope: str
+    detail: str
+
+
+def _matches(manifest: Manifest, kind: str) -> list[_Match]:
+    """Return the advisories that apply, each, and those that may apply, as one: one answer settles all of them."""
+    groups: list[tuple[str, list[_Advisory]]] = []
+    unverified: list[_Advisory] = []
     for advisory in _advisories():
-        if (applies := _applies(advisory, sides.old)) is not False:
-            found["producer" if applies else "producer-unverified"].append(advisory)
-    # What is not known is not known of all of them at once, and one answer settles it.
-    groups = [("producer", [advisory]) for advisory in found["producer"]]
-    groups += [("producer-unverified", found["producer-unverified"])] if found["producer-unverified"] else []
-    connector = dimension("cache.connector")
-    changes = []
-    for kind, advisories in groups:
+        if applies := _applies(advisory, manifest):
+            groups.append((kind, [advisory]))
+        elif applies is None:
+            unverified.append(advisory)
+    groups += [("producer-unverified", unverified)] if unverified else []
+    matches = []
+    for found, advisories in groups:
         scopes = {advisory.scope for advisory in advisories}
         detail = "; ".join(f"{one.path} {one.range}: {one.title} ({one.source})" for one in advisories)
-        scope = scopes.pop() if len(scopes) == 1 else "all"
-        changes.append(sides.change(connector, kind, connector.paths[0], scope=scope, detail=detail))
-    return changes
+        matches.append(_Match(found, scopes.pop() if len(scopes) == 1 else "all", detail))
+    return matches
 
 
-def _applies(advisory: _Advisory, old: Manifest) -> bool | None:
+def _applies(advisory: _Advisory, manifest: Manifest) -> bool | None:
     """Whether a deployment's entries fall under an advisory: ``None`` where something that decides is not known."""
-    connector, version = (old.get(path) for path in ("cache.connector", advisory.path))
+    connector, version = (manifest.get(path) for path in (_CONNECTOR, advisory.path))
     answers = [
         connector.value in advisory.connectors if isinstance(connector, Known) else None,
         _lies_in(version.value, advisory.range) if isinstance(version, Known) and version.value is not None else None,
-        carries(old, advisory.requests),
+        carries(manifest, advisory.requests),
     ]
     return False if False in answers else None if None in answers else True
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import cast, get_args
 
+from kvgate.rules.advisories import producers_alone
 from kvgate.rules.catalogue import dimension, dimensions
 from kvgate.rules.change import PROFILE, UNVERIFIED, Change
 from kvgate.rules.manifest import Manifest
@@ -23,7 +24,7 @@ def judge_alone(new: Manifest, cover: Coverer) -> list[Change]:
     if cover.absent:
         return []
     requests = [*_features(new, cover), *_clock(new, cover), *_tenancy(new, cover)]
-    return [*requests, *_scales(new, cover), *_mutable(new, cover), *_roles(new)]
+    return [*requests, *_scales(new, cover), *_mutable(new, cover), *_roles(new), *producers_alone(new)]
 
 
 def _change(new: Manifest, dimension_id: str, kind: str, detail: str) -> Change:

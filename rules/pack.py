@@ -37,7 +37,7 @@ KINDS: Mapping[Comparison, tuple[str, ...]] = {
     "mutable": ("was-mutable", "now-mutable", "fault", "unverified"),
     "connector_version": ("differs", "unverified"),
     "address": ("moved", "inert", "unverified"),
-    "connector": ("moved", "detached", "first", "producer", "producer-unverified", "unverified"),
+    "connector": ("moved", "detached", "first", "producer", "producer-unverified", "fault", "unverified"),
     "replicas": ("differs", "sharded", "unverified"),
     "label": (),
 }

@@ -65,6 +65,27 @@ def test_adapters_and_salts_that_no_feature_names(old: dict[str, Any]) -> None:
     assert "producer-advisory" in rules(decision)
 
 
+AFFECTED = {**MEDIA, "cache.version": "0.5.4"}
+
+
+@pytest.mark.parametrize("old", [[AFFECTED], [MEDIA], [{}], []])
+def test_a_release_that_has_the_defect_itself_goes_nowhere(old: list[dict[str, Any]]) -> None:
+    """Upgraded to, gone back to or deployed first: what it writes is wrong wherever it lies."""
+    new = {**AFFECTED, "cache.namespace": derive(clean(AFFECTED)).id}
+    decision = decided(old, new, declare_clear=True, strategy="recreate", accept=frozenset({CLEAR, NAMESPACE}))
+    assert (decision.verdict, decision.exit_code) == (CLEAR, 30)
+    (found,) = (one for one in decision.findings if one.rule == "fault-affected-producer")
+    assert (found.self_fault, found.change.scope) == (True, "media")
+
+
+@pytest.mark.parametrize("version", ["0.5.4rc1", "nightly"])
+def test_a_release_that_may_have_the_defect(version: str) -> None:
+    new = {**MEDIA, "cache.version": version}
+    decision = decided([], new, accept=frozenset({NAMESPACE}))
+    (found,) = (one for one in decision.findings if one.rule == "producer-unknown")
+    assert (found.may_be, decision.accepted) == ("self-fault", False)
+
+
 def test_nobody_is_warned_of_what_is_not_carried() -> None:
     for old in ({"adapters": GONE}, {"cache.tenancy": {"boundary": "shared", "carried_by": None}}):
         found = rules(decided({**SGLANG, **old}, base("sglang-hicache-file")))

@@ -375,6 +375,14 @@ PAIRS = [
         {},
         CLEAR,
         20,
+        old={"cache.version": "0.5.1"},
+        shared={"request_features": ["multimodal"]},
+    ),
+    pair(
+        "cache.connector: fault",
+        {},
+        CLEAR,
+        30,
         shared={"cache.version": "0.5.1", "request_features": ["multimodal"]},
     ),
     pair(
