@@ -8,12 +8,13 @@ from typing import Any
 
 from kvgate.cli.formats.page import Page
 from kvgate.cli.formats.privacy import Veil
-from kvgate.cli.plain import visible
+from kvgate.cli.plain import short, visible
 from kvgate.stores.keys.schemes import readings
 from kvgate.stores.scanning.entries import Unread
 from kvgate.stores.scanning.inventory import Counted, Inventory, Row
 
 _SHOWN = 100  # rows where a person reads
+_LONGEST = 300  # characters of a name
 _SEVERAL = 3  # values that are listed one by one
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
@@ -58,13 +59,14 @@ def inventory_page(page: Page, found: Inventory, veil: Veil) -> None:
         page.heading("OF NO KNOWN SCHEME")
         page.say(_amount(found.strangers), indent=2)
         for name in filter(None, map(veil.stranger, found.strange)):
-            page.say(visible(name), indent=4, hang=2)
+            page.say(short(visible(name), _LONGEST), indent=4, hang=2)
     if found.unread:
         page.heading("COULD NOT BE READ, SO IT IS NOT KNOWN WHAT IT HOLDS")
         page.say(f"{found.unread:,} {'thing' if found.unread == 1 else 'things'}", indent=2)
         for one in found.first_unread:
             told = _unread(one, veil)
-            page.say(f"{visible(told['name'] or 'an entry')}: {visible(told['why'])}", indent=4, hang=2)
+            named = short(visible(told["name"] or "an entry"), _LONGEST)
+            page.say(f"{named}: {visible(told['why'])}", indent=4, hang=2)
     if found.notes:
         page.gap()
         for note in found.notes:

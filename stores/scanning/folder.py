@@ -66,7 +66,7 @@ def _seen(name: str, item: os.DirEntry[str]) -> Entry | Unread | None:
     except FileNotFoundError:
         return Unread(name, "it was gone before it was read")
     except OSError as error:
-        return Unread(name, _why(error))
+        return Unread(name, _why(error), folder=item.is_dir(follow_symlinks=False))
     if stat.S_ISDIR(found.st_mode):
         return None
     if stat.S_ISLNK(found.st_mode):

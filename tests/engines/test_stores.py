@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from kvgate.corpora.endpoints.client import Client
+from kvgate.corpora.snapshots.snapshot import open_snapshot
 from kvgate.stores.scanning.entries import Entry
 from kvgate.stores.scanning.locate import open_store
 from tests.acceptance.releases import DECLARED, make
@@ -207,6 +208,17 @@ def test_exactly_the_names_foretold_are_there(stored: Stored, tmp_path: Path) ->
     foretold += predict(settled, FIRST, tmp_path)
     there = names(str(stored.folder)) | names(stored.redis)
     assert sorted(there) == sorted(foretold)
+
+
+def test_a_conversation_of_the_snapshot_is_foretold_like_any_prompt(stored: Stored, tmp_path: Path) -> None:
+    manifest = stored.manifests[0]
+    snapshot = open_snapshot(manifest / "tokens.jsonl", None)
+    entry = max(snapshot.entries(), key=lambda entry: len(entry.renders[0].ids) if entry.renders[0].ok else 0)
+    ran = in_process("keys", "predict", str(manifest), "--snapshot", entry.id)
+    assert (ran.code, len(ran.out.splitlines()) > 2) == (0, True)
+    assert ran.out.splitlines() == predict(manifest, list(entry.renders[0].ids), tmp_path)
+    ran = in_process("keys", "predict", str(manifest), "--snapshot", "no such conversation")
+    assert (ran.code, "kvgate corpus show" in ran.err) == (2, True)
 
 
 def test_the_example_connector_writes_the_files_foretold(stored: Stored, tmp_path: Path) -> None:

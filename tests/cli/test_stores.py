@@ -1,0 +1,114 @@
+"""``kvgate stores scan``: what lies in a folder, in words and as data. A Redis is read in ``tests/engines``."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from .conftest import Run
+
+HASHES = [f"{number:064x}" for number in range(3)]
+
+
+def put(name: str, size: int = 2048) -> None:
+    path = Path("kv") / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(bytes(size))
+    os.utime(path, (1_700_000_000, 1_700_000_000))
+
+
+def test_a_store_is_counted_by_whose_entries_lie_there(run: Run) -> None:
+    for hashed in HASHES:
+        put(f"acme-SEP-8b@0x02000200@0@{hashed}.data")
+        put(f"acme-SEP-8b@0x02010201@0@{hashed}@tenant-7.data")
+    ran = run("stores", "scan", "kv")
+    assert ran.code == 0
+    assert ran.out == (
+        "kv\n"
+        "\n"
+        "  acme/8b  lmcache-mp\n"
+        "    namespace: none\n"
+        "    world_size 2, local_world_size 2, group 0, worker 0, local_worker 0\n"
+        "    3 entries, 6.0 KiB, written 2023-11-14T22:13:20Z\n"
+        "\n"
+        "  acme/8b  lmcache-mp\n"
+        "    namespace: (redacted 1)\n"
+        "    world_size 2, local_world_size 2, group 0, worker 1, local_worker 1\n"
+        "    3 entries, 6.0 KiB, written 2023-11-14T22:13:20Z\n"
+    )
+    data = json.loads(run("stores", "scan", "kv", "-o", "json").out)
+    assert [row["namespace"] for row in data["rows"]] == [None, "(redacted 1)"]
+    assert [
+        row["namespace"] for row in json.loads(run("stores", "scan", "kv", "-o", "json", "--show-keys").out)["rows"]
+    ] == [
+        None,
+        "tenant-7",
+    ]
+    assert data["rows"][0] == {
+        "connectors": ["lmcache-mp"],
+        "namespace": None,
+        "model": "acme/8b",
+        "layout": {"world_size": 2, "local_world_size": 2, "group": 0},
+        "within": {"worker": [0], "local_worker": [0]},
+        "entries": 3,
+        "bytes": 6144,
+        "oldest": "2023-11-14T22:13:20Z",
+        "newest": "2023-11-14T22:13:20Z",
+    }
+    assert (data["complete"], data["location"]) == (True, "kv")
+
+
+def test_nothing_is_said_to_lie_there_only_where_that_is_known(run: Run) -> None:
+    Path("kv").mkdir()
+    ran = run("stores", "scan", "kv")
+    assert (ran.code, "nothing lies there" in ran.out) == (0, True)
+    (Path("kv") / "link").symlink_to("elsewhere")
+    ran = run("stores", "scan", "kv")
+    assert (ran.code, "nothing lies there" in ran.out, "COULD NOT BE READ" in ran.out) == (11, False, True)
+
+
+def test_strangers_are_counted_and_named_only_where_asked(run: Run) -> None:
+    put("notes\x1b[2J.txt", 5)
+    for options, named in (([], False), (["--show-keys"], True)):
+        ran = run("stores", "scan", "kv", *options)
+        assert (ran.code, "OF NO KNOWN SCHEME" in ran.out, "1 entry, 5 bytes" in ran.out) == (11, True, True)
+        assert ("notes\\x1b[2J.txt" in ran.out) == named
+        assert "\x1b" not in ran.out
+
+
+def test_names_that_cannot_be_read_hold_no_tenant(run: Run) -> None:
+    Path("kv").mkdir()
+    (Path("kv") / f"acme@0x02000200@0@{HASHES[0]}@tenant-7.data").symlink_to("elsewhere")
+    (Path("kv") / "tenant-8").symlink_to("elsewhere")
+    for output in ("text", "json"):
+        ran = run("stores", "scan", "kv", "-o", output)
+        assert (ran.code, "tenant" in ran.out, "acme@0x02000200" in ran.out) == (11, False, True)
+
+
+def test_one_connectors_names_alone(run: Run) -> None:
+    put(f"acme@0x02000200@0@{HASHES[0]}.data")
+    assert run("stores", "scan", "kv", "--connector", "lmcache-mp").code == 0
+    ran = run("stores", "scan", "kv", "--connector", "vllm-example", "-o", "json")
+    assert (ran.code, json.loads(ran.out)["strangers"]["entries"]) == (11, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["missing"], 3),
+        (["s3://bucket/kv"], 2),
+        (["redis://:hunter2@127.0.0.1:1/0"], 3),
+        (["kv", "--connector", "none"], 2),
+        (["kv", "--password-env", "NOT_SET_ANYWHERE"], 2),
+        (["kv", "-o", "yaml"], 2),
+    ],
+)
+def test_one_clear_line_of_what_is_wrong(run: Run, arguments: list[str], code: int) -> None:
+    Path("kv").mkdir()
+    ran = run("stores", "scan", *arguments)
+    assert (ran.code, ran.out) == (code, "")
+    assert ran.err.startswith("error: ")
+    assert "hunter2" not in ran.err
