@@ -19,7 +19,8 @@ from kvgate.rules.values import Known
 
 KeysAnswer = Literal["yes", "no", "unknown", "through token ids", "no store"]
 
-_IN_WORKER = "entries live in the memory of the worker that made them, and end with it"
+IN_WORKER = "entries live in the memory of the worker that made them, and end with it"
+"""Why old entries are out of reach, and gone with their worker, where the new deployment reads its own memory."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Boundary:
     """How one old deployment's state and the new one's are kept apart.
 
     Attributes:
-        separators: dimensions that every entry's key holds and whose values differ there.
+        separators: dimensions that every entry's key holds and whose values differ there; of labels the paths.
         knob: the isolation knob whose value moved to a name that is safe; ``None`` where none did.
         why_knob: how that name is known to be safe, or why a knob that moved does not count.
         target: why what lies where the new deployment will look is no stranger's, whether or not a knob moved; it
@@ -98,8 +99,8 @@ def met(change: Change, boundary: Boundary, sides: Sides) -> str | None:
     A change of the address itself (kind ``moved``) is about what lies at the target, so only a safe name
     settles it: that old entries are out of reach is what the change says.
     """
-    if sides.new_cover.in_worker and change.kind != "adverse":
-        return _IN_WORKER
+    if ends_with_worker(change, sides):
+        return IN_WORKER
     if boundary.knob is not None:
         return f"{boundary.knob.path} differs, and {boundary.why_knob}"
     if about_the_target(change):
@@ -113,6 +114,11 @@ def met(change: Change, boundary: Boundary, sides: Sides) -> str | None:
     if all(cell.key == "token-ids" for cell in cells) and _same_store(sides):
         return "it enters every key through the token hash: other tokens are other keys"
     return None
+
+
+def ends_with_worker(change: Change, sides: Sides) -> bool:
+    """Whether what a change concerns ends when the old worker does: not so where the worker stays, or was seen to."""
+    return sides.new_cover.in_worker and change.kind not in ("adverse", "replaced-in-place")
 
 
 def keys_answer(change: Change, boundary: Boundary, sides: Sides) -> KeysAnswer:
@@ -176,13 +182,20 @@ def _separators(sides: Sides, filed_apart: bool) -> list[str]:
         ):
             continue
         others = new.in_every_key.get(dimension_id)
-        if others is not None and any(_part_differs(sides, dimension_id, path) for path in {*paths, *others}):
+        if others is None:
+            continue
+        differing = sorted(path for path in {*paths, *others} if _part_differs(sides, dimension_id, path))
+        if differing and dimension(dimension_id).compare == "label":
+            found += (
+                differing  # of labels each is for itself: that the store's own key holds one says nothing of others
+            )
+        elif differing:
             found.append(dimension_id)
     return found
 
 
-def _part_differs(sides: Sides, dimension: str, path: str) -> bool:
-    parts = [cover.part(dimension, path) for cover in (sides.old_cover, sides.new_cover)]
+def _part_differs(sides: Sides, dimension_id: str, path: str) -> bool:
+    parts = [cover.part(dimension_id, path) for cover in (sides.old_cover, sides.new_cover)]
     # An unset side takes a default that may be the other side's very value, so it is not known to differ.
     return same(*parts) is False and all(isinstance(part, Known) and part.value is not None for part in parts)
 
@@ -261,7 +274,7 @@ def _names_one_place(knob: Knob, value: str, named: re.Pattern[str]) -> bool:
 def target_shown(new: Manifest, cover: Coverer, derived: str | None, inventory: Iterable[Evidence]) -> str | None:
     """Say how the entries that a deployment will find are known to be its own or none; ``None`` where nothing says."""
     if cover.in_worker:
-        return _IN_WORKER
+        return IN_WORKER
     for knob in cover.knobs or ():
         if holds(knob, new.value(knob.path), derived):
             return f"{knob.path} holds the id derived from this identity"

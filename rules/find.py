@@ -8,7 +8,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kvgate.rules.alone import judge_alone
-from kvgate.rules.boundary import Boundary, about_the_target, find_boundary, keys_answer, met, target_shown
+from kvgate.rules.boundary import (
+    IN_WORKER,
+    Boundary,
+    about_the_target,
+    ends_with_worker,
+    find_boundary,
+    keys_answer,
+    met,
+    target_shown,
+)
 from kvgate.rules.case import Case
 from kvgate.rules.catalogue import dimension, owner_of
 from kvgate.rules.change import PROFILE, UNCLASSIFIED, UNVERIFIED, Change, same
@@ -328,6 +337,8 @@ def _met_by(finding: Finding, boundary: Boundary, sides: Sides) -> Finding:
     if boundary.detached and not finding.adverse:
         why = "the new deployment has no persistent cache"
         return replace(finding, met=dict.fromkeys(finding.obligations, why), may_be=None)
+    if finding.may_be is None and finding.obligations == ("delete",) and ends_with_worker(finding.change, sides):
+        return replace(finding, met={"delete": IN_WORKER})
     if "separate" not in finding.obligations or finding.may_be is not None:
         return finding
     how = met(finding.change, boundary, sides)

@@ -337,10 +337,13 @@ class Coverer:
 def _own_paths(field: str) -> list[str]:
     """Return what one entry of ``cache.key_fields`` stands for; a dimension for what identifies it, never its labels.
 
-    A section is no field: that part of it is in some key says nothing of the rest.
+    A section is no field, and neither are labels as a whole: that part of one is in some key says nothing of the
+    rest. How something is known (``provenance``) is in no key.
     """
     field = _FIELD_PATHS.get(field, field)
     named = next((one for one in dimensions() if one.id == field), None)
+    if field in ("labels", "provenance", "schema"):
+        return []
     if named is not None:
         return named.identity or named.paths
     return [] if any(leaf.startswith(f"{field}.") for leaf in schema_leaves()) else [field]

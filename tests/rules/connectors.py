@@ -103,6 +103,7 @@ class Key:
         apart: two models whose names do not meet; ``None`` where every two do.
         text: how the dimensions of text enter.
         in_worker: entries end with the worker.
+        converted: dimensions whose unlike values are converted when blocks are read, or refused.
     """
 
     base: Changes
@@ -117,6 +118,7 @@ class Key:
     collides: Changes = field(default_factory=lambda: {"model.id": "other/model"})
     text: str = "token-ids"
     in_worker: bool = False
+    converted: str = ""
 
     def of(self, dimension: str) -> str:
         """Return what the key makes of a dimension."""
@@ -226,6 +228,7 @@ KEYS: dict[str, Key] = {
             "engine.speculative engine.kv_layout"
         ),
         unknown="parallelism.pipeline parallelism.context engine.block_size",
+        converted="parallelism.tensor",
         requests=f"{_BLOCK_HASH} template_kwargs",
         text="no",
     ),
@@ -350,6 +353,9 @@ _OF_SGLANG = (
 RUN: dict[str, frozenset[str]] = {
     name: frozenset(dimensions.split())
     for name, dimensions in {
+        "lmcache": f"{_OF_VLLM} parallelism.context cache.chunk_size cache.namespace".replace("adapters ", ""),
+        "lmcache-mp": f"{_OF_VLLM} parallelism.context cache.chunk_size cache.namespace".replace("adapters ", ""),
+        "vllm-example": f"{_OF_VLLM} parallelism.context",
         "vllm-apc": f"{_OF_VLLM} parallelism.context",
         "vllm-offload-fs": f"{_OF_VLLM} parallelism.context cache.chunk_size cache.namespace",
         "vllm-offload-object": f"{_OF_VLLM} parallelism.context cache.chunk_size cache.namespace",

@@ -20,7 +20,7 @@ from kvgate.rules.record import record_of
 from kvgate.rules.schema import Feature as Carried
 from tests.rules.clean import FORGET, clean, digest
 from tests.rules.connectors import DIMENSIONS, KEYS, OLD_OTHER, OTHER, base, pair, spoken
-from tests.rules.deciding import CLEAR, NAMESPACE, REUSE, decided, rules
+from tests.rules.deciding import CLEAR, NAMESPACE, REUSE, about, decided, rules
 from tests.rules.walking import walk
 
 ADDRESS = {name for name in DIMENSIONS if dimension(name).compare == "address"}
@@ -72,7 +72,9 @@ def _answer(connector: str, name: str, key: str) -> tuple[str, int]:
     if name == "cache.version" and connector in ("lmcache", "lmcache-mp"):
         return REUSE, 0  # a sourced row covers the step
     if name == "cache.tenancy":
-        return CLEAR, 20
+        return CLEAR, 0 if own.in_worker else 20
+    if name in own.converted.split():
+        return REUSE, 0
     if name == "engine.max_model_len" or (name in ADDRESS and key == "no"):
         return REUSE, 0
     if name in INPUTS and SPOKEN[connector].token_keyed:
@@ -337,6 +339,23 @@ def test_what_lives_in_the_worker_is_gone_with_it() -> None:
     # From a store that stays, the new deployment reads nothing; to one that stays, it does.
     assert decided({}, {**own, **MODELS}).exit_code == 0
     assert decided(own, MODELS).exit_code == 10
+
+
+TENANT = {"cache.tenancy": {"boundary": "tenant", "carried_by": "cache_salt"}, "request_features": ["cache_salt"]}
+
+
+def test_a_boundary_that_widens_needs_no_deletion_where_entries_end_with_the_worker() -> None:
+    own = base("vllm-apc")
+    decision = decided({**own, **TENANT}, own)
+    assert (decision.verdict, decision.exit_code) == (CLEAR, 0)
+    (found,) = (one for one in decision.findings if one.obligations == ("delete",))
+    assert "end with" in found.met["delete"]
+    assert action_for(decision).kind == "none"
+    # In a store that stays they do not end, and a worker that stays answers for its own defect.
+    stays = base("vllm-offload-fs")
+    assert decided({**stays, **TENANT}, stays).exit_code == 20
+    leaked = about("tenant-canary", "refuted", own, own)
+    assert decided(own, own, evidence=[leaked]).exit_code == 20
 
 
 def test_an_adapter_that_is_replaced_in_a_running_worker_is_cleared() -> None:

@@ -71,7 +71,29 @@ def test_pools_that_are_not_known_on_the_old_side_are_said_once() -> None:
     decision = decided(
         {"roles": FORGET, "parallelism.tensor": 4}, {"roles": [pool("decode", parallelism__data=2), pool("prefill")]}
     )
-    assert [finding.rule for finding in decision.findings if finding.change.dimension == "roles"] == ["roles-changed"]
+    assert [finding.rule for finding in decision.findings if finding.change.dimension == "roles"] == ["roles-unknown"]
+
+
+NIXL = {**base("vllm-nixl"), "roles": [pool("decode", parallelism__tensor=4), pool("prefill")]}
+
+
+def test_workers_of_unlike_size_exchange_blocks_that_are_converted() -> None:
+    """It is what the connector is for: vLLM splits and joins heads, and refuses where it cannot."""
+    assert decided(NIXL, NIXL).verdict == REUSE
+    smaller = {**NIXL, "roles": [pool("decode", parallelism__tensor=1), pool("prefill")]}
+    assert decided(NIXL, smaller).exit_code == 0
+    files = {**NIXL, **base("vllm-mooncake")}
+    assert decided(files, files).exit_code == 30
+
+
+@pytest.mark.parametrize("overrides", [{"precision__kv_cache": "fp8_e4m3"}, {"engine__args": {"quant-x": 1}}])
+def test_workers_that_compute_other_blocks_are_no_pair(overrides: dict[str, Any]) -> None:
+    new = {**NIXL, "roles": [pool("decode", parallelism__tensor=4, **overrides), pool("prefill")]}
+    assert decided(NIXL, new).exit_code == 30
+
+
+def test_other_weights_behind_the_same_router_are_refused() -> None:
+    assert decided(NIXL, {**NIXL, **WEIGHTS}).exit_code == 10
 
 
 # ---- every old pool shares the store with every new one while they run ----

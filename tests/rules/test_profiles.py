@@ -201,6 +201,33 @@ def test_a_label_of_a_section_does_not_separate_in_an_own_store() -> None:
     assert decision.exit_code == 10
 
 
+VERSIONED = {**own("token_ids", "release.version"), "release.version": "8"}
+
+
+@pytest.mark.parametrize(
+    ("old", "exit_code"),
+    [
+        ({"release.version": "7"}, 0),
+        ({"release.version": "8"}, 10),
+        ({"release.version": FORGET}, 10),
+        ({"release.version": "7", "cache.key_fields": ["token_ids"]}, 10),
+        ({"release.version": "8", "release.name": "other", "cache.cleanup_owner": "other"}, 10),
+    ],
+)
+def test_a_release_label_separates_only_where_the_store_s_key_holds_it_and_both_are_known(
+    old: dict[str, Any], exit_code: int
+) -> None:
+    decision = decided({**VERSIONED, **OTHER["weights"], **old}, VERSIONED)
+    assert (decision.verdict, decision.exit_code) == (NAMESPACE, exit_code)
+    assert ("release.version" in decision.boundaries[0].boundary.separators) is (exit_code == 0)
+
+
+@pytest.mark.parametrize("field", ["labels", "release", "provenance", "schema"])
+def test_labels_as_a_whole_are_no_field_of_a_key(field: str) -> None:
+    old = {"release.version": "7", "cache.ttl": "7d", "provenance.weights": "observed", **OTHER["weights"]}
+    assert decided({**own("token_ids", field), **old}, own("token_ids", field)).exit_code == 10
+
+
 def test_an_own_store_has_the_namespace_knob_only_where_its_key_holds_it() -> None:
     def paths(*fields: str) -> list[str]:
         return [knob.path for knob in cover(clean(own(*fields))).knobs or []]

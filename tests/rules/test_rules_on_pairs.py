@@ -467,7 +467,7 @@ PAIRS = [
     ),
     pair("cache.tenancy: fault", {}, CLEAR, 30, shared={"cache.tenancy": {"boundary": "tenant", "carried_by": None}}),
     pair("cache.tenancy: unverified", {"cache.tenancy": FORGET}, NAMESPACE, 11),
-    differs("roles", AGREEING),
+    pair("roles: differs", {"roles": AGREEING}, REUSE, 0),
     pair("roles: fault", {}, NAMESPACE, 30, shared={"roles": POOLS}),
     pair("roles: unverified", {"roles": FORGET}, NAMESPACE, 11),
     # ---- what is put in front of requests ----
