@@ -105,6 +105,8 @@ def spoiled(draw: st.DrawFn) -> list[Any]:
     whole = copy.deepcopy(WHOLE[draw(st.sampled_from(sorted(WHOLE)))])
     for _ in range(draw(st.integers(1, 3))):
         places = [place for place in _places(whole) if len(place) > 1]
+        if not places:
+            break
         *parents, last = draw(st.sampled_from(places))
         target: Any = whole
         for key in parents:
@@ -112,7 +114,7 @@ def spoiled(draw: st.DrawFn) -> list[Any]:
         if draw(st.booleans()):
             del target[last]
         else:
-            target[last] = draw(ANYTHING)
+            target[last] = copy.deepcopy(draw(ANYTHING))  # what is sampled is spoiled further
     return whole
 
 
