@@ -32,6 +32,9 @@ _SCHEMES: tuple[Scheme, ...] = (
 
 SCHEMES: Mapping[str, Scheme] = {scheme.connector: scheme for scheme in _SCHEMES}
 
+LONGEST = 4096
+"""Characters of a name that is read: no path is longer, and no connector makes a longer key."""
+
 
 def readings(name: str, connector: str | None = None) -> tuple[StoredKey, ...]:
     """Return every way in which a name can be read.
@@ -44,5 +47,7 @@ def readings(name: str, connector: str | None = None) -> tuple[StoredKey, ...]:
         Nothing where it is of no scheme. Several where connectors share a form: then nothing says which one it was.
 
     """
+    if len(name) > LONGEST:
+        return ()
     schemes = SCHEMES.values() if connector is None else (SCHEMES[connector],)
     return tuple(found for scheme in schemes if (found := scheme.parse(name)) is not None)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kvgate.rules.progress import Progress, silent
-from kvgate.stores.keys.schemes import SCHEMES, readings
+from kvgate.stores.keys.schemes import LONGEST, SCHEMES, readings
 from kvgate.stores.keys.stored import StoredKey
 from kvgate.stores.scanning.entries import Entry, Store, Unread
 
@@ -73,7 +73,7 @@ class Inventory:
         rows: by connector, namespace, model and layout; most entries first.
         beyond: entries of further rows than are told apart.
         strangers: entries whose names are of no known scheme.
-        strange: the first of their names.
+        strange: the first of their names, cut where they are longer than any that is read.
         unread: how many things could not be read. Each may be an entry, and a folder any number of them.
         first_unread: the first of these.
         notes: what is to be known of these numbers, a sentence each.
@@ -115,13 +115,13 @@ def take_inventory(store: Store, connector: str | None = None, progress: Progres
         if isinstance(item, Unread):
             found.unread += 1
             if len(found.first_unread) < _NAMED:
-                found.first_unread.append(item)
+                found.first_unread.append(replace(item, name=item.name[:LONGEST]))
             continue
         keys = readings(item.name, connector)
         if not keys:
             found.strangers.add(item)
             if len(found.strange) < _NAMED:
-                found.strange.append(item.name)
+                found.strange.append(item.name[:LONGEST])
             continue
         row = _row(rows, keys)
         (found.beyond if row is None else row).add(item)

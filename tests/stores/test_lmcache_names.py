@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from kvgate.rules.errors import InputError
 from kvgate.rules.manifest import schema_leaves
 from kvgate.stores.keys import lmcache, lmcache_mp, vllm_example
-from kvgate.stores.keys.schemes import SCHEMES, readings
+from kvgate.stores.keys.schemes import LONGEST, SCHEMES, readings
 from kvgate.stores.keys.stored import Media, Request, StoredKey
 from tests.rules.clean import FORGET, clean
 
@@ -215,3 +215,9 @@ def test_latents_that_all_ranks_share_are_stored_once() -> None:
     assert (
         lmcache.predict(clean({**latents, **BASES["lmcache"], "parallelism.pipeline": 2}), Request(IDS)).names is None
     )
+
+
+def test_a_name_longer_than_any_path_is_not_looked_at() -> None:
+    rest = f"@02010201@0@{HASH}"
+    assert len(readings("a" * (LONGEST - len(rest)) + rest)) == 1
+    assert readings("a" * (LONGEST - len(rest) + 1) + rest) == ()
