@@ -15,8 +15,8 @@ from kvgate.rules.change import measured
 from kvgate.rules.compare.maps import counting_args, counting_config
 from kvgate.rules.compare.plain import rope_reads_length
 from kvgate.rules.compare.published import names_a_part
+from kvgate.rules.compare.served import EVERY, beside, holds_checkpoint, is_whole
 from kvgate.rules.compare.served import PATH as SERVED
-from kvgate.rules.compare.served import beside, holds_checkpoint
 from kvgate.rules.compare.tokens import built_by_what_serves
 from kvgate.rules.manifest import Manifest
 from kvgate.rules.values import UNKNOWN, Known
@@ -45,8 +45,8 @@ def identity(manifest: Manifest) -> dict[str, Any]:
                 found[path] = value
     if (pinned := _pin(manifest)) is not None:
         found[_PINNED] = pinned
-    if manifest.value(SERVED) and holds_checkpoint(manifest) and (own := beside(manifest)) not in (None, {None}):
-        found[_OWN] = sorted(digest or "" for digest in own or ())  # apart: an engine not asked contradicts none of it
+    if manifest.value(SERVED) and holds_checkpoint(manifest) and (own := beside(manifest)) not in (None, {EVERY: None}):
+        found[_OWN] = own  # apart: an engine not asked contradicts none of it
     if manifest.knows(_FILES) and not built_by_what_serves(manifest):
         found[_FILES] = manifest.value(_FILES)  # for all that is known, other files are another tokenizer
     return found
@@ -115,6 +115,8 @@ def _served(value: Any, manifest: Manifest) -> Any:
     """Return what served weights add to the checkpoint: nothing where they are shown to be it, buffers aside."""
     if value is None:
         return None
+    if not is_whole(manifest):
+        return UNKNOWN
     if holds_checkpoint(manifest):
         return UNKNOWN if beside(manifest) is None else None
     claims = any(entry.get("checkpoint") is not None for entry in value.values())

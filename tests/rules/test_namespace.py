@@ -16,6 +16,7 @@ from kvgate.rules.identity import identity
 from kvgate.rules.namespace import derive
 from tests.rules.clean import FORGET, clean, data, digest
 from tests.rules.deciding import REUSE, decided
+from tests.rules.served import served
 from tests.rules.test_evidence import LABELS, SAME_DEPLOYMENT
 
 SHARDED: dict[str, Any] = {"engine.name": "sglang", "engine.args/enable-dp-attention": True}
@@ -24,7 +25,7 @@ IDENTITY: dict[str, list[dict[str, Any]]] = {
         {"weights.checkpoint.digest": digest("9")},
         {"weights.checkpoint": None, "weights.hub": {"repo": "a/b", "commit": "a" * 40}},
     ],
-    "weights.served": [{"weights.served": [{"rank": 0, "digest": digest("9")}]}],
+    "weights.served": [{"weights.served": served("9")}],
     "weights.mutable": [{"weights.mutable": True}],
     "model.config": [{"model.config/rms_norm_eps": 1e-6}, {"model.config/what": None}],
     "model.quantization": [{"model.quantization": "awq"}],

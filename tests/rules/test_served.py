@@ -62,6 +62,55 @@ def test_what_is_left_out_of_a_rank_shows_nothing(field: str) -> None:
     assert kinds(decided(SHOWN, {SERVED: less})) == [(SERVED, "unverified")]
 
 
+FORM = ["engine", "engine_version", "architecture", "tensor", "pipeline"]
+
+
+@pytest.mark.parametrize("field", FORM)
+@pytest.mark.parametrize("entries", [served("9"), served("9", "a")], ids=["not shown", "shown"])
+def test_a_form_that_is_not_known_shows_nothing(field: str, entries: list[dict[str, Any]]) -> None:
+    less = {SERVED: [{name: value for name, value in entry.items() if name != field} for entry in entries]}
+    decision = decided(less, less)
+    assert (decision.verdict, kinds(decision)) == (NAMESPACE, [(SERVED, "unverified")])
+    assert derive(clean(less)).id is None
+    against = about("kv-equivalence", "refuted", {SERVED: entries}, {SERVED: entries}, reason="found on purpose")
+    assert any("kv" in rule for rule in rules(decided(less, less, evidence=[against])))
+
+
+OTHER_FORMS = {"engine": "sglang", "engine_version": "0.34.0", "architecture": "Other"}
+
+
+@pytest.mark.parametrize("field", OTHER_FORMS)
+def test_equal_digests_of_two_forms_are_not_equal(field: str) -> None:
+    other = [{**entry, field: OTHER_FORMS[field]} for entry in served("78")]
+    assert kinds(decided({SERVED: served("78")}, {SERVED: other})) == [(SERVED, "unverified")]
+    mixed = {SERVED: [served("78")[0], other[1]]}
+    assert kinds(decided(mixed, mixed)) == [(SERVED, "unverified")]
+
+
+@pytest.mark.parametrize("ranks", [[0], [1], [0, 0], [0, 2]], ids=str)
+def test_some_of_the_ranks_are_not_all(ranks: list[int]) -> None:
+    entries = [{**served("789", "a")[place], "rank": number} for number, place in enumerate(ranks)]
+    less = {SERVED: [{**entry, "tensor": {**entry["tensor"], "size": 2}} for entry in entries]}
+    for pair in ((less, less), ({}, less), (less, {})):
+        assert kinds(decided(*pair)) == [(SERVED, "unverified")]
+
+
+def test_buffers_belong_to_their_rank() -> None:
+    def holding(*own: str) -> dict[str, Any]:
+        entries = served("789"[: len(own)], "a")
+        return {SERVED: [{**entry, "own": digest(letter)} for entry, letter in zip(entries, own, strict=True)]}
+
+    for old, new in (("12", "21"), ("122", "112")):
+        sides = holding(*old), {SERVED: [{**one, "digest": digest("3")} for one in holding(*new)[SERVED]]}
+        assert kinds(decided(*sides)) == [(SERVED, "differs")]
+        ids = [derive(clean(side)).id for side in sides]
+        assert None not in ids
+        assert ids[0] != ids[1]
+    again = {SERVED: [{**one, "digest": digest("3")} for one in holding(*"12")[SERVED]]}
+    assert decided(holding(*"12"), again).verdict == REUSE
+    assert derive(clean(holding(*"12"))).id == derive(clean(again)).id
+
+
 def test_one_rank_that_is_not_shown_is_enough() -> None:
     mixed = [*served("78", "a")[:1], *served("78")[1:]]
     assert kinds(decided({}, {SERVED: mixed})) == [(SERVED, "unverified")]
