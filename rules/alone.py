@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import cast, get_args
 
 from kvgate.rules.advisories import producers_alone
+from kvgate.rules.carried import carries
 from kvgate.rules.catalogue import dimension, dimensions
 from kvgate.rules.change import PROFILE, UNVERIFIED, Change
 from kvgate.rules.manifest import Manifest
@@ -49,7 +50,7 @@ def _features(new: Manifest, cover: Coverer) -> list[Change]:
     if not isinstance(features, Known):
         return [_change(new, "request_features", UNVERIFIED, "not known on the new side")]
     carried = {"lora" if feature == "lora_hot_load" else feature for feature in features.value or ()}
-    if any(entry.get("removed") is not True for entry in (new.value("adapters") or {}).values()):
+    if carries(new, "lora"):
         carried.add("lora")  # adapters that are served are asked for
     changes = [
         change

@@ -365,7 +365,7 @@ def test_pools_share_the_store_while_they_run(first: dict[str, Any], second: dic
 
 
 def test_a_refutation_or_a_defective_producer_is_no_fault_of_the_pools() -> None:
-    media = pools({}, {}, **{"request_features": ["multimodal"]})
+    media = pools({}, {}, request_features=["multimodal"])
     decision = decided({**media, "cache.version": "0.5.1"}, media)
     assert (decision.verdict, decision.exit_code) == (CLEAR, 20)
     plain = pools({}, {})

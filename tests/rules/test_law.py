@@ -62,7 +62,13 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
         },
         {"weights.checkpoint.digest": digest("9"), "weights.checkpoint.kv_rule": "opaque"},
     ],
-    "weights.served": [{"weights.served": [{"rank": 0, "digest": digest("9")}]}, {"weights.served": served("9", "a")}],
+    "weights.served": [
+        {"weights.served": [{"rank": 0, "digest": digest("9")}]},
+        {"weights.served": served("9", "a")},
+        # The checkpoint and buffers beside it, or the same with buffers of which nothing is known.
+        {"weights.served": served("9", "a", "1")},
+        {"weights.served": [{name: value for name, value in served("9", "a")[0].items() if name != "own"}]},
+    ],
     "weights.mutable": [{"weights.mutable": True}],
     "model.id": [{"model.id": "/models/other"}],
     "model.served_name": [{"model.served_name": "other"}],
@@ -122,7 +128,11 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
     "engine.max_model_len": [{"engine.max_model_len": 4096}],
     "engine.prefix_hash": [{"engine.prefix_hash.seed": "1"}, {"engine.prefix_hash.seed": None}],
     "engine.speculative": [{"engine.speculative": {"method": "eagle"}}],
-    "engine.args": [{"engine.args/enable-something": True}, {"engine.args/gpu-memory-utilization": 0.5}],
+    "engine.args": [
+        {"engine.args/enable-something": True},
+        {"engine.args/gpu-memory-utilization": 0.5},
+        {"engine.args/load-format": "pt"},
+    ],
     "request_features": [
         {"request_features": ["lora"]},
         {"request_features": ["lora_hot_load"]},
@@ -175,7 +185,11 @@ CONTEXTS: dict[str, dict[str, Any]] = {
         "adapters": [{"name": "billing", "digest": digest("9")}],
     },
     "pinned": {"weights.checkpoint": None, "weights.hub": {"repo": "acme/support-8b", "commit": "b" * 40}},
-    "published": {"weights.hub": {"repo": "acme/support-8b", "commit": "b" * 40, "files": PUBLISHED}},
+    "published": {
+        "weights.checkpoint": None,
+        "weights.hub": {"repo": "acme/support-8b", "commit": "b" * 40, "files": PUBLISHED},
+    },
+    "asked": {"weights.served": served("9", "a", "1")},
     "bare": {"engine.image": None, "engine.packages": None},
     "tokenizer built elsewhere": {"tokenizer.built_by": {"transformers": "5.24.0", "tokenizers": "0.23.3"}},
     "old media": {"cache.version": "0.5.1", "request_features": ["multimodal"]},
