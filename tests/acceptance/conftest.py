@@ -145,7 +145,7 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Capture]:
     from kvgate.corpora.snapshots.snapshot import open_snapshot
     from kvgate.deployments import capture as module
     from kvgate.deployments.config import effective_config as real_config
-    from kvgate.deployments.launch import parse_vllm
+    from kvgate.deployments.launch import LaunchFile, parse_vllm, read_launch
     from kvgate.deployments.write import write
 
     folder = tmp_path_factory.mktemp("captures")
@@ -177,7 +177,7 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Capture]:
 
     def call(
         model: Path,
-        launch: str = serve(),
+        launch: str | Mapping[str, str] = serve(),
         *,
         adapters: Mapping[str, Path] | None = None,
         sets: Mapping[str, Any] | None = None,
@@ -188,11 +188,14 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Capture]:
 
         def make() -> Path:
             target = folder / str(len(done))
-            line = parse_vllm(launch, source="serve.sh")
+            if isinstance(launch, str):
+                lines = [parse_vllm(launch, source="serve.sh")]
+            else:
+                lines = read_launch([LaunchFile(name, text.encode()) for name, text in launch.items()])
             snapshot = folder / f"{target.name}.jsonl"
             captured = module.capture(
                 str(model),
-                launch=[line],
+                launch=lines,
                 adapters=adapters,
                 renderer=renderer,
                 sets=declared,
