@@ -324,14 +324,17 @@ class _Capture:
         launched = self._facts.values.get("model.revision") if self._facts is not None else None
         fetch = self._sources.fetch
         hub = obtain(repo, inline or self._revision or launched, self._progress, weights=fetch)
-        if not fetch:
-            found = published(repo, hub.commit)
-            hub = replace(hub, files={name: file.digest for name, file in found.files.items()})
         if isinstance(launched, str) and _COMMIT.fullmatch(launched) and launched != hub.commit:
             raise InputError(
                 f"the launch line pins {launched[:12]}, but the checkpoint given is {hub.commit[:12]}",
                 where=repo,
                 hint="capture the revision that the launch line starts",
+            )
+        if fetch and compiled_engine(hub.folder) is None and not any(hub.folder.rglob("*.safetensors")):
+            raise InputError(
+                "no safetensors in this repository, and other weights are not fetched",
+                where=f"{repo}@{hub.commit}",
+                hint="download the GGUF file and capture it by its path, or leave the weights out (--no-weights)",
             )
         return hub.folder, hub
 
@@ -372,8 +375,10 @@ class _Capture:
             return
         put("weights.hub.repo", hub.repo, "computed")
         put("weights.hub.commit", hub.commit, "computed")
-        if hub.files:
-            put("weights.hub.files", dict(hub.files), "computed")
+        if not self._sources.fetch:
+            # Where tensors are read their digests speak: what the cache calls its files is not what is in them.
+            files = published(hub.repo, hub.commit).files
+            put("weights.hub.files", {name: file.digest for name, file in files.items()}, "computed")
 
     def _compare_with_running(self, settle: Callable[[LaunchFacts], LaunchFacts]) -> list[str]:
         """Refuse a server that the files do not start, and take from it what they leave open; return what to say."""

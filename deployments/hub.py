@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from kvgate.rules.progress import Progress, silent
 _WEIGHTS = "*.safetensors"
 _PATTERNS = ("*.json", "*.jinja", "*.txt", "*.model", "*.py")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(?:/[A-Za-z0-9][\w.-]{0,95})?")
 
 
@@ -28,14 +26,11 @@ class HubCheckpoint:
         folder: the snapshot in the library's cache.
         repo: ``org/name``.
         commit: the 40-hex commit that the revision stood for.
-        files: digest by file name as the hub publishes it: ``sha256:<64 hex>`` of large files,
-            ``git-blob:<40 hex>`` of the others; empty where the cache could not make links.
     """
 
     folder: Path
     repo: str
     commit: str
-    files: Mapping[str, str]
 
 
 def split_repository(text: str) -> tuple[str, str | None] | None:
@@ -92,24 +87,7 @@ def obtain(
         raise explained(error, name) from None
     if not _COMMIT.fullmatch(folder.name):
         raise InputError("the hub's cache does not say which commit this is", where=name)
-    return HubCheckpoint(folder, repo, folder.name, _published(folder))
-
-
-def _published(folder: Path) -> dict[str, str]:
-    """Return what the hub calls each file: the cache names a blob by the ETag the hub gave for it.
-
-    Source: huggingface/huggingface_hub, docs/source/en/guides/manage-cache.md ("blobs"): a file in Git LFS
-    is named by the SHA-256 of its content, any other by its Git object id.
-    """
-    found: dict[str, str] = {}
-    for path in sorted(folder.rglob("*")):
-        if not path.is_symlink():
-            continue
-        blob = path.readlink().name
-        kind = "sha256" if _SHA256.fullmatch(blob) else "git-blob" if _COMMIT.fullmatch(blob) else None
-        if kind is not None:
-            found[path.relative_to(folder).as_posix()] = f"{kind}:{blob}"
-    return found
+    return HubCheckpoint(folder, repo, folder.name)
 
 
 def _reporting(progress: Progress) -> Any:
@@ -176,6 +154,8 @@ def explained(error: Exception, name: str) -> InputError:
         if status in (401, 403):
             return InputError(f"the hub refuses access ({status})", where=name, hint="set HF_TOKEN to a valid token")
         return InputError(f"the hub answered {status or 'with an error'}", where=name, hint="try again later")
+    if isinstance(error, errors.SafetensorsParsingError):
+        return InputError("is no sound safetensors file", where=name, hint="its header cannot be read; tell its owner")
     if isinstance(error, OSError) and error.errno is not None and error.strerror:
         return InputError(f"cannot be stored: {error.strerror}", where=name, hint="HF_HOME says where the cache is")
     return InputError(

@@ -6,7 +6,7 @@ or shape of a tensor is a difference; equal headers prove nothing, because the b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,9 +15,10 @@ from kvgate.rules.errors import InputError
 from kvgate.rules.progress import Progress, silent
 
 _TENSORS = ".safetensors"
-_WEIGHTS = (_TENSORS, ".gguf", ".bin", ".pt", ".pth", ".ckpt")
+_OTHERS = (".gguf", ".bin", ".pt", ".pth", ".ckpt")
 _INDEX = ".index.json"
-_Header = tuple[str, tuple[int, ...]]
+_PEFT = "base_model."  # what PEFT's names of adapter tensors begin with (peft 0.21.2, utils/save_and_load.py)
+_Header = dict[str, tuple[str, tuple[int, ...]]]
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,14 @@ class Published:
 
     @property
     def weights(self) -> dict[str, PublishedFile]:
-        """The files that hold tensors or say where they are; adapters have a fingerprint of their own."""
-        return {
-            name: file
-            for name, file in self.files.items()
-            if name.endswith((*_WEIGHTS, _INDEX)) and not name.rpartition("/")[2].startswith("adapter_")
-        }
+        """The files that a loader may take tensors from, and what says where they are.
+
+        All safetensors, in subfolders too: some model classes read those by themselves. Other formats count where
+        the top level has no safetensors; beside them loaders leave the others alone.
+        """
+        top = any(name.endswith(_TENSORS) and "/" not in name for name in self.files)
+        wanted = (_TENSORS, _INDEX) if top else (_TENSORS, _INDEX, *_OTHERS)
+        return {name: file for name, file in self.files.items() if name.endswith(wanted)}
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,7 @@ def compare_published(
         InputError: a revision has no weights, or a header cannot be read.
     """
     for side in (old, new):
-        if not any(name.endswith(_WEIGHTS) for name in side.weights):
+        if not any(_holds_tensors(name) for name in side.weights):
             raise InputError("holds no weights", where=f"{side.repo}@{side.commit}")
     known = _sound(old.weights)
     if known is not None and known == _sound(new.weights):
@@ -137,15 +140,17 @@ def compare_published(
     )
     # A file that the other side has too, under whatever name, adds nothing to a difference.
     alone = [_without(old.weights, new.weights), _without(new.weights, old.weights)]
-    fetch = sum(file.bytes for side in alone for file in side.values())
-    if not all(name.endswith(_TENSORS) for side in alone for name in side):
+    fetch = sum(file.bytes for names in alone for file in names.values())
+    if not all(_surely_read(side, name) for side, names in zip((old, new), alone, strict=True) for name in names):
         return PublishedDifference("undecided", files, fetch=fetch)
     total, done = sum(map(len, alone)), 0
-    headers: list[dict[str, _Header]] = []
+    headers: list[_Header] = []
     for side, names in zip((old, new), alone, strict=True):
-        found: dict[str, _Header] = {}
+        found: _Header = {}
         for name in names:
-            found |= _header(side, name, endpoint)
+            if "/" not in name:
+                header = _header(side, name, endpoint)
+                found |= {} if _is_adapter(name, header) else header
             done += 1
             progress("reading headers", done, total, "files")
         headers.append(found)
@@ -154,6 +159,24 @@ def compare_published(
     added, removed = tuple(sorted(after.keys() - before.keys())), tuple(sorted(before.keys() - after.keys()))
     differs = bool(added or removed or changed)
     return PublishedDifference("different" if differs else "undecided", files, added, removed, changed, fetch)
+
+
+def _holds_tensors(name: str) -> bool:
+    return name.endswith((_TENSORS, *_OTHERS))
+
+
+def _surely_read(side: Published, name: str) -> bool:
+    """Whether it is sure, one way or the other, that a loader takes tensors from a file.
+
+    A subfolder's file is read where an index names it (and the index is not read here), and by some model classes
+    beside what the loader itself reads: such a file never shows a difference.
+    """
+    return name.endswith(_TENSORS) and ("/" not in name or not any(other.endswith(_INDEX) for other in side.files))
+
+
+def _is_adapter(name: str, header: _Header) -> bool:
+    """Whether it is an adapter that lies beside the weights, as :mod:`kvgate.weights.checkpoint` tells them."""
+    return name.startswith("adapter_") and all(tensor.startswith(_PEFT) for tensor in header)
 
 
 def _file(blob: object, lfs: object, size: object) -> PublishedFile | None:
@@ -168,22 +191,22 @@ def _file(blob: object, lfs: object, size: object) -> PublishedFile | None:
 def _sound(files: Mapping[str, PublishedFile]) -> dict[str, str] | None:
     """Return the digests by name where SHA-256 vouches for every tensor; SHA-1 is enough for an index alone."""
     found = {name: file.digest for name, file in files.items()}
-    strong = all(digest.startswith("sha256:") for name, digest in found.items() if name.endswith(_WEIGHTS))
+    strong = all(digest.startswith("sha256:") for name, digest in found.items() if _holds_tensors(name))
     return found if strong else None
 
 
 def _without(files: Mapping[str, PublishedFile], others: Mapping[str, PublishedFile]) -> dict[str, PublishedFile]:
     known = {file.digest for file in others.values() if file.digest.startswith("sha256:")}
-    return {name: file for name, file in files.items() if name.endswith(_WEIGHTS) and file.digest not in known}
+    return {name: file for name, file in files.items() if _holds_tensors(name) and file.digest not in known}
 
 
-def _header(side: Published, name: str, endpoint: str | None) -> Iterable[tuple[str, _Header]]:
+def _header(side: Published, name: str, endpoint: str | None) -> _Header:
     from huggingface_hub import HfApi
 
     where = f"{side.repo}@{side.commit}/{name}"
     try:
         api = HfApi(endpoint=endpoint, library_name="kvgate")
         found = api.parse_safetensors_file_metadata(side.repo, name, revision=side.commit)
-        return [(tensor, (info.dtype, tuple(info.shape))) for tensor, info in found.tensors.items()]
+        return {tensor: (info.dtype, tuple(info.shape)) for tensor, info in found.tensors.items()}
     except Exception as error:
         raise explained(error, where) from None

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import fcntl
+import os
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,9 +45,8 @@ def write(captured: Captured, target: Path) -> Path:
     from kvgate.weights.fingerprint import fingerprint_entries
     from kvgate.weights.tensor_map import write_map
 
-    is_file = target.suffix in (".yaml", ".yml") and not target.is_dir()
-    folder, name = (target.parent, target.name) if is_file else (target, MANIFEST)
-    stem = f"{target.stem}." if is_file else ""
+    folder, name = _place(target)
+    stem = "" if folder == target else f"{target.stem}."
     manifest = copy.deepcopy(dict(captured.manifest))
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -73,13 +75,68 @@ def write(captured: Captured, target: Path) -> Path:
                 "renderer": dict(captured.tokens.header.renderer),
             }
         (staging / name).write_text(dump(manifest), encoding="utf-8")
-        for file in (*sidecars, name):  # the manifest last: it vouches for the others
-            (staging / file).replace(folder / file)
+        with _alone_in(folder):
+            _put(staging, folder, [*sidecars, name])
     except OSError as error:
         raise InputError(f"cannot be written: {error.strerror}", where=str(target)) from None
+    except InputError as error:  # of a sidecar, whose place nobody but this function knows
+        raise InputError(error.message, where=str(target)) from None
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     return folder / name
+
+
+def require_writable(target: Path) -> None:
+    """Refuse a place that :func:`write` could not write to, before the work is done; nothing is left there.
+
+    Raises:
+        InputError: it cannot be written to.
+    """
+    folder, name = _place(target)
+    try:
+        if (folder / name).is_dir():
+            raise InputError("is a folder, and the manifest would be there", where=str(folder / name))
+        while not folder.exists() and folder != folder.parent:
+            folder = folder.parent
+        Path(tempfile.mkdtemp(prefix=".kvgate-", dir=folder)).rmdir()
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot be written: {getattr(error, 'strerror', error)}", where=str(target)) from None
+
+
+def _place(target: Path) -> tuple[Path, str]:
+    is_file = target.suffix in (".yaml", ".yml") and not target.is_dir()
+    return (target.parent, target.name) if is_file else (target, MANIFEST)
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Let one capture at a time put its files: a manifest with another's sidecars is of no use."""
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # not every network file system has locks
+            fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(held)
+
+
+def _put(staging: Path, folder: Path, names: Sequence[str]) -> None:
+    """Move the files to their places, the manifest last: it vouches for the others. Interrupted, put back what was."""
+    kept = Path(tempfile.mkdtemp(dir=staging))
+    moved: list[str] = []
+    try:
+        for name in names:
+            if (folder / name).exists():
+                shutil.copy2(folder / name, kept / name)
+            moved.append(name)
+            (staging / name).replace(folder / name)
+    except BaseException:
+        for name in moved:
+            if (kept / name).exists():
+                (kept / name).replace(folder / name)
+            else:
+                (folder / name).unlink(missing_ok=True)
+        raise
 
 
 def dump(manifest: Mapping[str, Any]) -> str:

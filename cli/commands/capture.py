@@ -129,9 +129,10 @@ def capture(
     lines = read_launch([_launch_file(name) for name in launch or ()])
 
     from kvgate.deployments.capture import capture as gather
-    from kvgate.deployments.write import write
+    from kvgate.deployments.write import require_writable, write
     from kvgate.weights.kept_hashes import KeptHashes
 
+    require_writable(output)
     with shown(quiet=quiet, no_color=no_color) as progress, tempfile.TemporaryDirectory(prefix="kvgate-") as scratch:
         captured = gather(
             model,

@@ -24,7 +24,8 @@ def compare_published(dimension: Dimension, sides: Sides) -> list[Change]:
     """Compare by what the hub says (kind: ``unverified``; what differs there says nothing of the tensors).
 
     Files whose published SHA-256 are equal are equal, and so is what loaders make of them. Files that differ can still
-    hold the same tensors, and so can two commits.
+    hold the same tensors, and so can two commits. A digest is of the bytes that lay on a machine, whatever a hub
+    publishes under their name: what is published never stands for it.
     """
     old, new = (_commit(side.value("weights.hub")) for side in (sides.old, sides.new))
     null = sides.both_null(_CHECKPOINT)
@@ -35,12 +36,14 @@ def compare_published(dimension: Dimension, sides: Sides) -> list[Change]:
         return []
     if not sides.old.knows(_CHECKPOINT) or not sides.new.knows(_CHECKPOINT):
         return [sides.unverified(dimension, _CHECKPOINT, sides.unknown_sides(_CHECKPOINT))]
+    if not null:
+        detail = "a digest was taken on one side only, and what a hub publishes is not what was hashed"
+        return [sides.unverified(dimension, _CHECKPOINT, detail + floating(sides))]
     files = [_weight_files(side.value(_FILES)) for side in (sides.old, sides.new)]
     if files[0] is None or files[1] is None:
-        if null and old is not None and new is not None:
+        if old is not None and new is not None:
             return [sides.unverified(dimension, "weights.hub", "another commit, and no digests to compare")]
-        what = "no digest and no pinned hub commit" if null else "a digest was taken on one side only"
-        return [sides.unverified(dimension, _CHECKPOINT, what + floating(sides))]
+        return [sides.unverified(dimension, _CHECKPOINT, "no digest and no pinned hub commit" + floating(sides))]
     if not all(_loads_safetensors(side) for side in (sides.old, sides.new)):
         detail = "safetensors are not known to be what is loaded, and only they are compared by published digests"
         return [sides.unverified(dimension, _FILES, detail)]

@@ -323,6 +323,15 @@ def hub(make_checkpoint: MakeCheckpoint, tmp_path: Path, monkeypatch: pytest.Mon
         yield state
 
 
+@pytest.mark.usefixtures("quick")
+def test_a_repository_of_gguf_alone_is_not_fetched(hub: Hub) -> None:
+    hub.repositories["org/q"] = Repository({"c" * 40: {"q.gguf": b"GGUF", "config.json": b"{}"}}, {"main": "c" * 40})
+    with pytest.raises(InputError, match="no safetensors in this repository") as caught:
+        capture("org/q")
+    assert caught.value.where == f"org/q@{'c' * 40}"
+    assert "capture it by its path" in (caught.value.hint or "")
+
+
 @pytest.mark.usefixtures("quick", "hub")
 def test_a_hub_repository() -> None:
     plain = capture("org/m@v1").manifest
@@ -330,7 +339,7 @@ def test_a_hub_repository() -> None:
     assert plain["model"]["revision"] == "a" * 40
     assert plain["weights"]["hub"]["repo"] == "org/m"
     assert plain["weights"]["hub"]["commit"] == "a" * 40
-    assert plain["weights"]["hub"]["files"]["model.safetensors"].startswith("sha256:")
+    assert "files" not in plain["weights"]["hub"], "nobody held what was hashed against them"
     assert plain["tokenizer"]["path"] == f"org/m@{'a' * 40}"
     floating = capture("org/m", launch=launched("vllm serve org/m")).manifest
     assert floating["model"]["revision"] is None  # what is served floats, whatever was fetched today

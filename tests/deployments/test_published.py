@@ -14,7 +14,7 @@ from kvgate.rules.errors import InputError
 
 from .hub_server import Hub, Repository, serving
 
-COMMITS = {letter: letter * 40 for letter in "abcdef"}
+COMMITS = {letter: letter * 40 for letter in "0123456abcdef"}
 BIG = 60_000
 Tensors = dict[str, tuple[str, list[int], bytes]]
 TENSORS: Tensors = {f"t{number}": ("U8", [BIG], bytes([number]) * BIG) for number in range(4)}
@@ -44,6 +44,13 @@ REVISIONS: dict[str, dict[str, bytes]] = {
         "model-2.safetensors": _part("t2", "t3", "t9", t3=("I8", [BIG], bytes(BIG)), t9=("U8", [BIG], b"9" * BIG)),
     },
     "f": {"pytorch_model.bin": b"x" * BIG, "config.json": b"{}"},
+    "0": {**WHOLE, "pytorch_model.bin": b"x" * BIG, "optimizer.bin": b"y" * BIG},
+    "1": {**WHOLE, "onnx/model.safetensors": _file({"t0": ("U8", [9], bytes(9))})},
+    "2": {**WHOLE, "adapter_model.safetensors": _file({"base_model.t0": ("U8", [9], bytes(9))})},
+    "3": {**WHOLE, "adapter_patch.safetensors": _file({"t8": ("U8", [9], bytes(9))})},
+    "4": {f"shards/{name}": data for name, data in WHOLE.items()} | {"model.safetensors.index.json": b"{}"},
+    "5": {**WHOLE, "whisper/model.safetensors": _file({"t8": ("U8", [9], bytes(9))})},
+    "6": {**WHOLE, "whisper/model.safetensors": _file({"t8": ("U8", [9], b"123456789")})},
 }
 
 
@@ -114,6 +121,28 @@ def test_pickle_compares_by_its_files_alone(compare: Compare, hub: Hub) -> None:
     assert compare("f", "f").state == "equal"
     assert compare("a", "f").state == "undecided"
     assert hub.sent == 0
+
+
+def test_pickle_beside_safetensors_is_no_difference(compare: Compare) -> None:
+    assert compare("a", "0") == compare("0", "a") == PublishedDifference("equal")
+
+
+@pytest.mark.parametrize("new", ["1", "2", "5"])
+def test_what_no_loader_is_known_to_read_shows_no_difference(new: str, compare: Compare) -> None:
+    """Nor does it leave two revisions equal: classes that read a subfolder by themselves are there."""
+    found = compare("a", new)
+    assert (found.state, found.added, found.removed, found.changed) == ("undecided", (), (), ())
+    assert found.fetch > 0
+    assert compare("5", "6").state == "undecided"
+
+
+def test_a_tensor_in_a_file_that_is_called_an_adapter_counts(compare: Compare) -> None:
+    found = compare("a", "3")
+    assert (found.state, found.added) == ("different", ("t8",))
+
+
+def test_an_index_may_name_files_in_subfolders(compare: Compare) -> None:
+    assert compare("e", "4").state == compare("4", "e").state == "undecided"
 
 
 def test_sha1_vouches_for_no_tensor(hub: Hub) -> None:

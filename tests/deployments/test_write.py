@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ from hypothesis import strategies as st
 
 from kvgate.corpora.snapshots.snapshot import open_snapshot
 from kvgate.deployments.capture import Captured, capture
-from kvgate.deployments.write import dump, write
+from kvgate.deployments.write import dump, require_writable, write
 from kvgate.rules.document import parse_document
 from kvgate.rules.errors import InputError
 from kvgate.weights.tensor_map import read_map
@@ -113,3 +116,53 @@ def test_a_place_that_cannot_be_written_gives_one_clear_error(captured: Captured
         write(captured, tmp_path / "file" / "m.yaml")
     with pytest.raises(InputError, match="cannot be written"):
         write(captured, tmp_path / "file")
+
+
+@pytest.mark.parametrize("last", ["manifest.yaml", "tokens.jsonl"])
+def test_interrupted_between_its_files_it_leaves_the_old_ones(
+    last: str, captured: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A manifest beside the sidecars of another capture is of no use to anybody."""
+    old, fresh = tmp_path / "old", tmp_path / "fresh"
+    write(captured, old)
+    for file in old.iterdir():
+        file.write_text(f"what was there, {file.name}")
+    before = {file.name: file.read_text() for file in old.iterdir()}
+    move = Path.replace
+
+    def interrupted(path: Path, target: Path) -> Path:
+        if path.name == last and ".kvgate-" in path.parent.name:
+            raise KeyboardInterrupt
+        return move(path, target)
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    for folder in (old, fresh):
+        with pytest.raises(KeyboardInterrupt):
+            write(captured, folder)
+    assert {file.name: file.read_text() for file in old.iterdir()} == before
+    assert not list(fresh.iterdir())
+
+
+def test_two_captures_at_once_leave_one_of_them_whole(captured: Captured, tmp_path: Path) -> None:
+    """Each puts its files while nobody else does: no manifest with the sidecars of the other."""
+    other = replace(captured, manifest={**captured.manifest, "release": {"version": "2"}})
+    other = replace(other, weights=replace(other.weights, entries=other.weights.entries[:1]))  # type: ignore[type-var, union-attr]
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(20):
+            list(pool.map(lambda one: write(one, tmp_path / "out"), (captured, other)))
+            manifest = yaml.safe_load((tmp_path / "out" / "manifest.yaml").read_text())
+            data = (tmp_path / "out" / "weights.jsonl").read_bytes()
+            assert manifest["weights"]["checkpoint"]["map"]["sha256"] == f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+@pytest.mark.parametrize("name", ["m.yaml", "out", "deep/er/out"])
+def test_whether_a_place_can_be_written_is_known_before(name: str, tmp_path: Path) -> None:
+    require_writable(tmp_path / name)
+    assert not list(tmp_path.iterdir())
+    (tmp_path / name.partition("/")[0]).write_text("")
+    if name != "m.yaml":
+        with pytest.raises(InputError, match="cannot be written"):
+            require_writable(tmp_path / name)
+    (tmp_path / "taken" / "manifest.yaml").mkdir(parents=True)
+    with pytest.raises(InputError, match="is a folder"):
+        require_writable(tmp_path / "taken")
