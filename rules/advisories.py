@@ -21,6 +21,7 @@ _CONNECTOR = "cache.connector"
 class _Advisory(DataModel):
     id: str
     connectors: list[str]
+    engine: str | None = None
     path: str
     range: str
     requests: str
@@ -95,9 +96,10 @@ def _matches(manifest: Manifest, kind: str) -> list[_Match]:
 
 def _applies(advisory: _Advisory, manifest: Manifest) -> bool | None:
     """Whether a deployment's entries fall under an advisory: ``None`` where something that decides is not known."""
-    connector, version = (manifest.get(path) for path in (_CONNECTOR, advisory.path))
+    connector, engine, version = (manifest.get(path) for path in (_CONNECTOR, "engine.name", advisory.path))
     answers = [
         connector.value in advisory.connectors if isinstance(connector, Known) else None,
+        advisory.engine is None or (engine.value == advisory.engine if isinstance(engine, Known) else None),
         _lies_in(version.value, advisory.range) if isinstance(version, Known) and version.value is not None else None,
         carries(manifest, advisory.requests),
     ]

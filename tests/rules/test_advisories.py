@@ -65,6 +65,32 @@ def test_adapters_and_salts_that_no_feature_names(old: dict[str, Any]) -> None:
     assert "producer-advisory" in rules(decision)
 
 
+@pytest.mark.parametrize(
+    ("engine", "version", "found"),
+    [
+        ("sglang", "0.5.18", "producer-advisory"),
+        ("sglang", "0.5.19", None),
+        (FORGET, "0.5.18", "producer-unknown"),
+        ("vllm", "0.5.18", None),
+    ],
+)
+def test_a_salt_that_one_engine_does_not_hand_on_is_no_defect_of_another(
+    engine: Any, version: str, found: str | None
+) -> None:
+    """sgl-project/sglang#37160, LMCache/LMCache#4825: the same connector in vLLM does hand it on."""
+    old = {"engine.name": engine, "engine.version": version, "request_features": ["cache_salt"]}
+    decision = decided(old, {})
+    assert {"producer-advisory", "producer-unknown"} & set(rules(decision)) == ({found} if found else set())
+    if found == "producer-advisory":
+        (one,) = (finding for finding in decision.findings if finding.rule == found)
+        assert (decision.verdict, one.change.scope) == (CLEAR, "tenant")
+
+
+def test_a_defect_of_the_connector_is_one_in_front_of_whatever_engine() -> None:
+    old = {**MEDIA, "cache.version": "0.5.4", "engine.name": FORGET}
+    assert "producer-advisory" in rules(decided(old, MEDIA))
+
+
 AFFECTED = {**MEDIA, "cache.version": "0.5.4"}
 
 
