@@ -16,6 +16,7 @@ from kvgate.rules.launched import launch_flags
 from kvgate.rules.manifest import Manifest
 from kvgate.stores.keys.facts import Facts
 from kvgate.stores.keys.farm import farm_128
+from kvgate.stores.keys.models import nameless
 from kvgate.stores.keys.stored import Prediction, Request, Scheme, StoredKey
 from kvgate.stores.keys.vllm_blocks import UNSAID
 
@@ -102,15 +103,11 @@ def _joined(before: int, block: int) -> int:
     return ((before ^ block + _PRIME + (before << 24) + (before >> 4)) & _128) * _PRIME & _128
 
 
-def _no_model(_manifest: Manifest) -> str | None:
-    return None
-
-
 SCHEME = Scheme(
     _ID,
     parse,
     predict,
-    _no_model,
+    nameless,
     {
         **UNSAID,
         "model.id": "no name holds the model",

@@ -26,6 +26,7 @@ from kvgate.rules.values import Known
 from kvgate.stores.keys.cbor import cbor
 from kvgate.stores.keys.facts import Facts
 from kvgate.stores.keys.lmcache_files import FILE, from_file, to_file
+from kvgate.stores.keys.models import as_started
 from kvgate.stores.keys.python_hash import text_hash
 from kvgate.stores.keys.stored import Prediction, Request, Scheme, StoredKey
 from kvgate.stores.keys.vllm_blocks import UNSAID, none_hash
@@ -209,16 +210,11 @@ def _settings(facts: Facts) -> Mapping[str, Any]:
     return {**found, **{name.removeprefix(_OVER_IT): extra[name] for name in extra if name.startswith(_OVER_IT)}}
 
 
-def _model(manifest: Manifest) -> str | None:
-    found = manifest.value("model.id")
-    return found if isinstance(found, str) else None
-
-
 SCHEME = Scheme(
     _ID,
     parse,
     predict,
-    _model,
+    as_started,
     {**UNSAID, "adapters": "no name holds an adapter: their entries lie among those of the model"},
     within=frozenset({"worker", "layer", "part"}),
 )

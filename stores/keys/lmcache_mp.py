@@ -21,6 +21,7 @@ from kvgate.rules.places import tiers
 from kvgate.rules.values import Known
 from kvgate.stores.keys.facts import Facts
 from kvgate.stores.keys.lmcache_files import FILE, from_file, to_file
+from kvgate.stores.keys.models import as_started
 from kvgate.stores.keys.stored import Prediction, Request, Scheme, StoredKey
 from kvgate.stores.keys.vllm_blocks import UNSAID
 
@@ -184,16 +185,11 @@ def _salt(facts: Facts, request: Request) -> str:
     return salt or ""
 
 
-def _model(manifest: Manifest) -> str | None:
-    found = manifest.value("model.id")
-    return found if isinstance(found, str) else None
-
-
 SCHEME = Scheme(
     _ID,
     parse,
     predict,
-    _model,
+    as_started,
     {
         **UNSAID,
         "precision.kv_cache": "no name holds the number format",

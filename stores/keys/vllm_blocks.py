@@ -15,6 +15,7 @@ from kvgate.rules.manifest import Manifest
 from kvgate.rules.offload_layout import one_group
 from kvgate.stores.keys.cbor import cbor
 from kvgate.stores.keys.facts import Facts
+from kvgate.stores.keys.models import nameless
 from kvgate.stores.keys.stored import Prediction, Request, Scheme, StoredKey
 from kvgate.stores.keys.xxh3 import xxh3_128
 
@@ -130,14 +131,10 @@ def _predict(manifest: Manifest, request: Request) -> Prediction:
     return facts.predict(one.hex() for one in block_hashes(facts, request))
 
 
-def _no_model(_manifest: Manifest) -> str | None:
-    return None
-
-
 UNSAID: Mapping[str, str] = {
     "weights.checkpoint": "no name holds a digest of the weights",
     "model.revision": "no name holds the revision",
     "model.config": "no name holds the config: other RoPE factors, the same names",
     "adapters": "a hash holds an adapter's name and path, never its content",
 }
-SCHEME = Scheme("vllm-apc", _parse, _predict, _no_model, {**UNSAID, "model.id": "the hashes hold no model"})
+SCHEME = Scheme("vllm-apc", _parse, _predict, nameless, {**UNSAID, "model.id": "the hashes hold no model"})

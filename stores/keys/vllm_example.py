@@ -13,6 +13,7 @@ import struct
 from kvgate.rules.manifest import Manifest
 from kvgate.rules.offload_layout import one_group
 from kvgate.stores.keys.facts import Facts
+from kvgate.stores.keys.models import nameless
 from kvgate.stores.keys.stored import Prediction, Request, Scheme, StoredKey
 from kvgate.stores.keys.vllm_blocks import UNSAID
 from kvgate.stores.keys.vllm_layers import attention_layers
@@ -55,15 +56,11 @@ def predict(manifest: Manifest, request: Request) -> Prediction:
     return facts.predict(f"{hashed.hexdigest()}/{layer}.safetensors" for layer in layers)
 
 
-def _no_model(_manifest: Manifest) -> str | None:
-    return None
-
-
 SCHEME = Scheme(
     _ID,
     parse,
     predict,
-    _no_model,
+    nameless,
     {
         **UNSAID,
         "model.id": "no name holds the model: the layers' names are those of its whole family",
