@@ -31,10 +31,13 @@ class KeyCode:
 
 
 KEY_CODE = {
+    "lmcache": KeyCode("lmcache_names.py", "inside"),
+    "lmcache-mp": KeyCode("lmcache_names.py", "server"),
     "vllm-apc": KeyCode("vllm_names.py", "hashes"),
     "vllm-offload-fs": KeyCode("vllm_names.py", "fs"),
     "vllm-offload-object": KeyCode("vllm_names.py", "obj"),
     "vllm-mooncake": KeyCode("vllm_names.py", "mooncake"),
+    "vllm-example": KeyCode("vllm_names.py", "example"),
     "sglang-hicache-file": KeyCode("sglang_names.py", "files"),
     "sglang-hicache-nixl": KeyCode("sglang_names.py", "pieces"),
     "sglang-hicache-mooncake": KeyCode("sglang_names.py", "objects"),
@@ -67,10 +70,10 @@ def _asked(manifest: Manifest, request: Request) -> Settings:
 
 def _vllm(manifest: Manifest, connector: str) -> Settings:
     compute, kept = manifest.value("precision.compute"), manifest.data["precision"]["kv_cache"]
-    variable = (manifest.value("engine.args") or {}).get("VLLM_USE_V2_MODEL_RUNNER")
     chunk, space = manifest.value("cache.chunk_size"), manifest.value("cache.namespace")
     extra: Settings = {}
-    variables = {} if variable is None else {"VLLM_USE_V2_MODEL_RUNNER": variable}
+    flags = manifest.value("engine.args") or {}
+    variables = {name: value for name, value in flags.items() if name.startswith(("LMCACHE_", "VLLM_"))}
     if connector.startswith("vllm-offload"):
         tier: Settings = {"type": "fs", "root_dir": f"kv/{space}"}
         if connector == "vllm-offload-object":
@@ -78,6 +81,10 @@ def _vllm(manifest: Manifest, connector: str) -> Settings:
         extra = {**TIER, "secondary_tiers": [tier], **({} if chunk is None else {"block_size": chunk})}
     elif connector == "vllm-mooncake":
         extra = {} if space is None else {"cache_prefix": space}
+    elif connector == "vllm-example":
+        extra = {"shared_storage_path": "shared"}
+    elif connector == "lmcache":
+        variables["LMCACHE_CHUNK_SIZE"] = str(chunk)
     elif connector == "aibrix":
         own = {"BLOCK_SIZE": chunk, "L2_CACHE_NAMESPACE": space}
         variables |= {f"AIBRIX_KV_CACHE_OL_{name}": str(value) for name, value in own.items() if value is not None}
@@ -96,6 +103,8 @@ def _vllm(manifest: Manifest, connector: str) -> Settings:
         "seed": manifest.value("engine.prefix_hash.seed"),
         "extra": extra,
         "variables": variables,
+        "chunk": chunk,
+        "namespace": space,
     }
 
 

@@ -63,7 +63,7 @@ NEW: dict[str, Changes] = {
 TEXT = ("tokenizer", "tokenizer.renderer", "tokenizer.options", "chat_template")
 # Where the same difference needs another deployment around it.
 AROUND: dict[tuple[str, str], Changes] = {
-    **{(name, "parallelism.context"): MANY_RANKS for name in KEY_CODE if name.startswith("vllm-")},
+    **{(name, "parallelism.context"): MANY_RANKS for name in KEY_CODE},
     **{(name, "parallelism.context"): MLA for name in KEY_CODE if name.startswith("sglang-")},
     **{(name, "model.served_name"): {"model.served_name": "support"} for name in KEY_CODE},
     ("aibrix", "cache.chunk_size"): {"cache.chunk_size": 16},
@@ -72,6 +72,10 @@ LAYOUTS = ({"engine.kv_layout": "page_first"}, {"engine.kv_layout": "page_first_
 
 # Pairs whose names meet or do not although the values differ: connector, old, new, what differs, whether they meet.
 MEETING: list[tuple[str, Changes, Changes, str, bool]] = [
+    ("lmcache", {"parallelism.pipeline": 2}, {"parallelism.tensor": 4}, "parallelism.tensor", True),
+    ("lmcache-mp", {"parallelism.pipeline": 2}, {"parallelism.tensor": 4}, "parallelism.tensor", True),
+    ("lmcache", {"precision.kv_cache": "fp8_e4m3"}, {"precision.kv_cache": "fp8_e5m2"}, "precision.kv_cache", True),
+    ("lmcache-mp", MLA, {**MLA, "parallelism.tensor": 4}, "parallelism.tensor", True),
     ("vllm-mooncake", {}, {"model.id": "other/support-8b"}, "model.id", True),
     ("vllm-offload-fs", {}, {"model.id": "acme_support-8b"}, "model.id", False),
     ("vllm-offload-fs", OLDER_RUNNER, {**OLDER_RUNNER, "parallelism.tensor": 4}, "parallelism.tensor", True),
@@ -99,7 +103,11 @@ ON_A_CONDITION = {
     ("vllm-mooncake", "parallelism.context"): "the same; of the ranks a key holds no size",
     ("aibrix", "parallelism.pipeline"): "stages keep their range of layers where sizes do not divide their number",
 }
-NOT_FORETOLD = {("vllm-mooncake", "parallelism.context"), *((n, "parallelism.context") for n in KEY_CODE if "sgl" in n)}
+NOT_FORETOLD = {
+    (name, "parallelism.context")
+    for name in KEY_CODE
+    if name in ("lmcache-mp", "vllm-mooncake") or name.startswith("sglang-")
+}
 
 
 @dataclass(frozen=True)
@@ -136,21 +144,31 @@ def _side(connector: str, changes: Changes, *requests: Request) -> Side:
     own: Changes = {**base(connector), "cache.location": "/kv"}
     if not connector.startswith("sglang"):
         own["engine.version"] = "0.32.0"
-    if connector.startswith("vllm-"):
-        own["cache.chunk_size"] = 32 if "offload" in connector else None
+    if connector != "aibrix" and not connector.startswith("sglang"):
+        own["cache.chunk_size"] = 32 if "offload" in connector or "lmcache" in connector else None
+    if connector == "lmcache":  # Python's own hash is one and the same in a process, whatever its variables become
+        own |= {
+            "cache.location": "resp://cache-1:6379",
+            "engine.args/LMCACHE_PRE_CACHING_HASH_ALGORITHM": "sha256_cbor",
+        }
     return Side(clean({**own, **changes}), requests or (PLAIN,))
 
 
 def carrying(connector: str) -> Side:
     """A deployment whose requests carry what its connector's code takes."""
-    taken: dict[str, list[Feature]] = {"vllm": list(CARRIED), "sglang": ["lora", "cache_salt"], "aibrix": []}
+    taken: dict[str, list[Feature]] = {
+        "vllm": list(CARRIED),
+        "sglang": ["lora", "cache_salt"],
+        "lmcache": ["cache_salt", "multimodal"],
+        "aibrix": [],
+    }
     requests = [one for feature in taken[connector.partition("-")[0]] for one in CARRIED[feature]]
     return _side(connector, {"adapters": ADAPTERS}, PLAIN, *requests)
 
 
 def run(script: str, given: list[dict[str, Any]], folder: Path) -> list[list[list[str]]]:
     """Let the engine's code name the entries of each request of each deployment."""
-    kept = environment(SCRIPTS, installed("key_code"), installed("vllm"))
+    kept = environment(SCRIPTS, *map(installed, ("key_code", "lmcache", "vllm")))
     built = installed("key_code") / "built"
     done = subprocess.run(
         [sys.executable, str(SCRIPTS / script)],

@@ -19,6 +19,8 @@ from unittest.mock import MagicMock, patch
 import torch
 import vllm.config.vllm as config_module
 from vllm.config import CacheConfig, KVTransferConfig, ModelConfig, ParallelConfig, VllmConfig
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+from vllm.distributed.kv_transfer.kv_connector.v1.example_connector import ExampleConnector, ReqMeta
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.config import build_offloading_config
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import (
     RequestOffloadState,
@@ -72,7 +74,7 @@ def vllm_config(given: Settings) -> VllmConfig:
         kv_transfer_config=KVTransferConfig(
             kv_connector=connector.get(given["store"], "ExampleConnector"),
             kv_role="kv_both",
-            kv_connector_extra_config=given.get("extra", {}),
+            kv_connector_extra_config=given["extra"],
         ),
     )
     made.cache_config.kv_cache_layout = given.get("layout", "LBNHC")
@@ -230,7 +232,22 @@ def mooncake(config: VllmConfig, cached: KVCacheConfig, requests: list[Request])
         return found
 
 
-STORES = {"hashes": hashes, "fs": files, "obj": objects, "mooncake": mooncake}
+def examples(config: VllmConfig, cached: KVCacheConfig, requests: list[Request]) -> list[list[str]]:
+    connector = ExampleConnector(config, KVConnectorRole.WORKER, cached)
+    layers = [
+        f"model.layers.{number}.self_attn.attn" for number in range(config.model_config.get_total_num_hidden_layers())
+    ]
+    found = []
+    for request in requests:
+        size = config.cache_config.block_size
+        media = [feature.identifier for feature in request.mm_features]
+        asked = ReqMeta.make_meta(list(request.prompt_token_ids or ()), [0], size, True, media)
+        made = [connector._generate_filename_debug(layer, asked.token_ids, asked.mm_hashes) for layer in layers]
+        found.append([str(Path(name).relative_to("shared")) for name in made])
+    return found
+
+
+STORES = {"example": examples, "hashes": hashes, "fs": files, "obj": objects, "mooncake": mooncake}
 
 if __name__ == "__main__":
     found = [names(given) for given in json.load(sys.stdin)]
