@@ -18,7 +18,7 @@ from kvgate.weights.dtypes import tensor_bytes
 from kvgate.weights.files import read_json_object
 from kvgate.weights.hashing import hash_files
 from kvgate.weights.opaque import PICKLES
-from kvgate.weights.safetensors import read_header
+from kvgate.weights.safetensors import Left, read_header
 from kvgate.weights.tables import adapter_fields
 from kvgate.weights.tensor_file import TensorFile
 
@@ -145,7 +145,8 @@ def _files(folder: Path) -> tuple[TensorFile, ...]:
             )
     if WEIGHTS not in found:
         raise InputError(f"no {WEIGHTS} here", where=str(folder))
-    files = tuple(read_header(folder / name, name) for name in found)
+    left = Left()
+    files = tuple(read_header(folder / name, name, left) for name in found)
     if not tensor_holders(folder, files):
         raise InputError("the adapter holds no tensor", where=str(folder))
     return files

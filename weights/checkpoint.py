@@ -30,7 +30,7 @@ from kvgate.rules.errors import InputError
 from kvgate.weights.files import read_json_object
 from kvgate.weights.gguf import GgufModel, open_gguf
 from kvgate.weights.opaque import PICKLES, open_opaque
-from kvgate.weights.safetensors import read_header
+from kvgate.weights.safetensors import Left, read_header
 from kvgate.weights.tensor_file import TensorFile
 
 INDEX = "model.safetensors.index.json"
@@ -110,7 +110,8 @@ def _open_safetensors(folder: Path, names: list[str]) -> tuple[TensorFile, ...]:
     weight_map = _read_index(folder / INDEX) if INDEX in names else {}
     indexed = set(weight_map.values())
     wanted = indexed | {name for name in names if name.endswith(".safetensors")}
-    found = (read_header(folder / name, name) for name in sorted(wanted))
+    left = Left()
+    found = (read_header(folder / name, name, left) for name in sorted(wanted))
     files = tuple(file for file in found if file.name in indexed or not _is_adapter(file))
     if not files:
         return ()

@@ -94,6 +94,8 @@ def open_gguf(path: Path) -> GgufModel:
             _refuse(other, "its metadata is not that of the first part", _TOGETHER)
         files.append(part.file)
         total += len(part.file.tensors)
+        if total > MAX_TENSORS:
+            _refuse(other, f"more than {MAX_TENSORS} tensors in all parts")
     if (claimed := header.number("split.tensors.count", total)) != total:
         _refuse(first, f"it says that there are {claimed} tensors in all parts, and there are {total}", _TOGETHER)
     kept = {key: value for key, value in sorted(header.values.items()) if key not in _PLACEMENT}

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NoReturn
@@ -46,7 +47,11 @@ DTYPE_BITS = {
     "U64": 64,
 }
 MAX_HEADER = 100_000_000  # bytes; the library's own limit (safetensors/src/tensor.rs, MAX_HEADER_SIZE)
-MAX_TENSORS = 500_000  # in one file: keeps memory bounded where a hostile header is all tiny tensors
+MAX_TENSORS = 500_000  # in all files: keeps memory bounded where hostile headers are all tiny tensors
+MAX_HEADERS = 150_000_000  # bytes in all files; the largest public checkpoints have about 15 MB
+MAX_DIMENSIONS = 64  # as torch has (c10/core/TensorImpl.h); a tensor map reads no more
+_MAX_NAME = 65_535  # bytes, as GGUF has it
+_MAX_METADATA = 200_000  # keys; some tools write one for each tensor
 _LENGTH = 8
 _JSON = json.JSONDecoder()
 _SPACE = re.compile(r"[ \t\n\r]*")
@@ -63,12 +68,26 @@ _USUAL = re.compile(
 )
 
 
-def read_header(path: Path, name: str) -> TensorFile:
+@dataclass
+class Left:
+    """How much the headers of the files of one checkpoint may still say.
+
+    Attributes:
+        tensors: how many tensors.
+        bytes: in how many bytes.
+    """
+
+    tensors: int = MAX_TENSORS
+    bytes: int = MAX_HEADERS
+
+
+def read_header(path: Path, name: str, left: Left) -> TensorFile:
     """Read and check the header of the safetensors file at ``path``; no tensor byte is read.
 
     Args:
         path: the file.
         name: how the file is called in the checkpoint.
+        left: what the other files of the checkpoint leave; what this one takes is taken off.
 
     Raises:
         InputError: when the file is missing, unreadable, truncated, or its header breaks the format.
@@ -83,6 +102,8 @@ def read_header(path: Path, name: str) -> TensorFile:
             _refuse(path, f"the header claims {length} bytes; at most {MAX_HEADER} are accepted")
         if _LENGTH + length > stamp.size:
             _refuse(path, f"truncated: the header claims {length} bytes, the file has {stamp.size}")
+        if length > left.bytes:
+            _refuse(path, f"the headers of all files have more than {MAX_HEADERS} bytes")
         header = _read(descriptor, length)
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from error
@@ -94,7 +115,9 @@ def read_header(path: Path, name: str) -> TensorFile:
         text = header.decode()
     except UnicodeDecodeError as error:
         _refuse(path, f"the header is not UTF-8 (byte {error.start})")
-    tensors = _tensors(path, text, _LENGTH + length)
+    tensors = _tensors(path, text, _LENGTH + length, left.tensors)
+    left.tensors -= len(tensors)
+    left.bytes -= length
     _check_cover(path, tensors, _LENGTH + length, stamp.size)
     return TensorFile(path, name, stamp, tuple(tensors))
 
@@ -113,7 +136,7 @@ def _refuse(path: Path, what: str) -> NoReturn:
     raise InputError(f"not a sound safetensors file: {what}", where=str(path), hint=hint)
 
 
-def _tensors(path: Path, text: str, data: int) -> list[TensorRecord]:
+def _tensors(path: Path, text: str, data: int, most: int) -> list[TensorRecord]:
     """Walk the header's one object by hand, so that nesting and duplicates meet a wall and not a parser."""
     tensors: list[TensorRecord] = []
     seen: set[str] = set()
@@ -121,14 +144,14 @@ def _tensors(path: Path, text: str, data: int) -> list[TensorRecord]:
     at = _expect(path, text, 0, "{")
     closed = text.startswith("}", at)
     while not closed:
-        if len(tensors) >= MAX_TENSORS:
-            _refuse(path, f"more than {MAX_TENSORS} tensors in one file")
+        if len(tensors) >= most:
+            _refuse(path, f"more than {MAX_TENSORS} tensors in all files")
         usual = _USUAL.match(text, at)
         if usual is not None:
             name, spelled, first, last, closing = usual.groups()
             begin, end = int(first), int(last)
             dtype, shape, size = forms.get(spelled, _NO_FORM)
-            if end - begin == size and name not in seen:
+            if end - begin == size and name not in seen and len(name) <= _MAX_NAME // 4:
                 seen.add(name)
                 tensors.append(TensorRecord(name, dtype, shape, data + begin, data + end))
                 closed = closing is not None
@@ -136,6 +159,8 @@ def _tensors(path: Path, text: str, data: int) -> list[TensorRecord]:
                 continue
         name, at = _string(path, text, at)
         at = _expect(path, text, at, ":")
+        if len(name) > _MAX_NAME // 4 and len(name.encode()) > _MAX_NAME:
+            _refuse(path, f"a name of more than {_MAX_NAME} bytes: {name[:80]!r}...")
         if name in seen:
             _refuse(path, f"the name {name[:200]!r} occurs twice in the header")
         seen.add(name)
@@ -167,6 +192,8 @@ def _skip_metadata(path: Path, text: str, at: int) -> int:
         if key in seen:
             _refuse(path, f"the key {key[:200]!r} occurs twice in __metadata__")
         seen.add(key)
+        if len(seen) > _MAX_METADATA:
+            _refuse(path, f"more than {_MAX_METADATA} keys in __metadata__")
         _, at = _string(path, text, _expect(path, text, at, ":"))
         closed, at = _separator(path, text, at)
     return at + 1
@@ -212,8 +239,8 @@ def _record(path: Path, name: str, info: str, data: int) -> TensorRecord:
     dtype, shape, offsets = fields["dtype"], fields["shape"], fields["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
         _refuse(path, f"tensor {shown!r} has the unknown dtype {str(dtype)[:40]!r}")
-    if not _integers(shape):
-        _refuse(path, f"tensor {shown!r} has a shape that is not a list of sizes")
+    if not _integers(shape) or len(shape) > MAX_DIMENSIONS:
+        _refuse(path, f"tensor {shown!r} has a shape that is not a list of at most {MAX_DIMENSIONS} sizes")
     if not _integers(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         _refuse(path, f"tensor {shown!r} has data_offsets that are not [begin, end]")
     bits = DTYPE_BITS[dtype]

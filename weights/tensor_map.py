@@ -75,7 +75,7 @@ def write_map(fingerprint: Fingerprint, path: Path) -> str:
     """Write the map of ``fingerprint`` to ``path`` and return the file's digest, ``sha256:<64 hex>``.
 
     Raises:
-        InputError: when the folder cannot be written.
+        InputError: when the folder cannot be written, or the map is larger than any that is read.
     """
     lines = [f'{{"schema":"{SCHEMA}","tensors":{len(fingerprint.entries)},"root":"{fingerprint.digest}"}}']
     for entry in fingerprint.entries:
@@ -83,6 +83,8 @@ def write_map(fingerprint: Fingerprint, path: Path) -> str:
         sizes = ",".join(map(str, entry.shape))
         lines.append(f'{{"name":{spelled},"dtype":"{entry.dtype}","shape":[{sizes}],"content":"{entry.content}"}}')
     data = ("\n".join(lines) + "\n").encode()
+    if len(data) > MAX_BYTES:
+        raise InputError(f"the tensor map has {len(data)} bytes; at most {MAX_BYTES} are read", where=str(path))
     write_whole(path, data)
     return "sha256:" + hashlib.sha256(data).hexdigest()
 

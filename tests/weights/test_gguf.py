@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvgate.rules.errors import InputError
+from kvgate.weights import gguf as gguf_files
 from kvgate.weights.digest import hash_tensor
 from kvgate.weights.fingerprint import CheckpointFingerprint, fingerprint_checkpoint
 from kvgate.weights.gguf import open_gguf
@@ -260,3 +261,11 @@ def test_whatever_is_read_the_package_reads_alike(
         (t.name, f"GGUF:{t.tensor_type.name}", tuple(int(n) for n in reversed(t.shape)), t.data.tobytes())
         for t in theirs
     ]
+
+
+def test_the_parts_of_a_model_share_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "parts").mkdir()
+    _written(tmp_path / "parts" / "m.gguf", split_max_tensors=1)
+    monkeypatch.setattr(gguf_files, "MAX_TENSORS", 2)
+    with pytest.raises(InputError, match="more than 2 tensors in all parts"):
+        _print(tmp_path / "parts")

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvgate.rules.errors import InputError
+from kvgate.weights import tensor_map
 from kvgate.weights.digest import TensorEntry, hash_tensor, root_digest
 from kvgate.weights.fingerprint import Fingerprint
 from kvgate.weights.tail import kv_digest
@@ -171,3 +172,13 @@ def test_difference_accounts_for_every_tensor(old: dict[str, int], new: dict[str
     assert len(sources) == len(targets) == len(found.renamed)
     assert all(old[source] == new[target] for source, target in found.renamed)
     assert not {old[name] for name in found.removed} & {new[name] for name in found.added}
+
+
+def test_a_map_that_nobody_could_read_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = _fingerprint(_map(llama()).entries)
+    size = tmp_path / "weights.jsonl"
+    write_map(found, size)
+    monkeypatch.setattr(tensor_map, "MAX_BYTES", size.stat().st_size - 1)
+    with pytest.raises(InputError, match="at most"):
+        write_map(found, tmp_path / "other.jsonl")
+    assert not (tmp_path / "other.jsonl").exists()
