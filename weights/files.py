@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import stat
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -118,6 +120,17 @@ def write_whole(path: Path, data: bytes, *, private: bool = False) -> None:
             raise
     except OSError as error:
         raise InputError(f"cannot be written: {error.strerror}", where=str(path)) from error
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a folder for oneself among the processes that ask for it so; where it has no locks, nothing is held."""
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            held.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
 
 
 def _umask() -> int:

@@ -1,9 +1,13 @@
 """Hashes kept from an earlier run, so that files which did not change are not read again. Opt-in.
 
 A file counts as unchanged when device, inode, size and both times (modified, changed) are what they were. That is a
-claim of the file system and not of the bytes, which is why nobody gets it without asking. Two things narrow it: the
-time of the last change cannot be set by programs, and a file that had changed within the last seconds before it was
-hashed is not kept, because a second change could carry the same time.
+claim of the file system and not of the bytes, which is why nobody gets it without asking. Three things narrow it: the
+time of the last change cannot be set by programs, except where a program is the file system (FUSE: rclone gives the
+modification time for it, cmd/mount/file.go), whose files are not kept; and a file that had changed within the last
+seconds before it was hashed is not kept, because a second change could carry the same time.
+
+Several runs may share one file: each adds what it hashed to what the others wrote. Files that are gone or changed are
+dropped, and the oldest where there is more than is read.
 
 The file is JSON Lines in one fixed spelling, like a tensor map: the header, then for each kept file a line with its
 stamp and the root over its tensors, and a line per tensor::
@@ -18,6 +22,7 @@ is found. Whoever can write the file can still claim any digest; it is refused w
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -30,13 +35,14 @@ from typing import NoReturn
 
 from kvgate.rules.errors import InputError
 from kvgate.weights.digest import TensorEntry, root_digest, tensor_entries, unprinted
-from kvgate.weights.files import Stamp, read_small, write_whole
+from kvgate.weights.files import Stamp, locked, read_small, stamp_of, write_whole
 from kvgate.weights.tensor_file import TensorFile
 
 SCHEMA = "kvgate/kept-hashes/v1"
 MAX_BYTES = 64 << 20  # of 400,000 tensors; the largest public checkpoints have about 100,000
 _SETTLED_NS = 2_000_000_000  # the coarsest time stamps of file systems in use (FAT) count in two seconds
 _BETWEEN_WRITES = 1.0  # seconds
+_MOUNTS = Path("/proc/self/mountinfo")
 _NAME = r'"((?:[^"\\\x00-\x1f]|\\.)*)"'
 _DIGEST = '"(blake3:[0-9a-f]{64})"'
 _HEADER = re.compile(rf'\{{"schema":"{SCHEMA}","files":([0-9]{{1,9}})\}}')
@@ -68,7 +74,9 @@ class KeptHashes:
         """
         self.used = 0
         self._path = path
-        self._kept: dict[str, _Kept] = _read(path) if path.exists() or path.is_symlink() else {}
+        self._kept: dict[str, _Kept] = {}
+        self._seen: Stamp | None = None
+        self._add_what_others_wrote()
         self._begun_ns = time.time_ns()
         self._written = 0.0
         self._dirty = False
@@ -97,10 +105,12 @@ class KeptHashes:
             InputError: the file of hashes cannot be written.
         """
         latest = max(file.stamp.modified_ns, file.stamp.changed_ns)
-        if latest > self._begun_ns - _SETTLED_NS:
+        if latest > self._begun_ns - _SETTLED_NS or file.stamp.device in _devices_of_programs():
             return
         contents = {entry.name: entry.content for entry in entries}
-        self._kept[str(file.path.absolute())] = _Kept(file.stamp, root_digest(entries), contents)
+        name = str(file.path.absolute())
+        self._kept.pop(name, None)  # the latest come last
+        self._kept[name] = _Kept(file.stamp, root_digest(entries), contents)
         self._dirty = True
         if time.monotonic() - self._written >= _BETWEEN_WRITES:
             self.write()
@@ -109,21 +119,62 @@ class KeptHashes:
         """Write what is kept, beside its place and renamed, if there is anything new.
 
         Raises:
-            InputError: the file cannot be written.
+            InputError: the file cannot be written, or what another run wrote there is damaged.
         """
         if not self._dirty:
             return
-        lines = [_spelled({"schema": SCHEMA, "files": len(self._kept)})]
-        for name, kept in self._kept.items():
-            facts = {"file": name, "stamp": list(kept.stamp), "tensors": len(kept.contents), "root": kept.root}
-            lines += [_spelled(facts), *map(_spelled, kept.contents.items())]
-        write_whole(self._path, "".join(f"{line}\n" for line in lines).encode(), private=True)
+        with locked(self._path.parent):
+            self._add_what_others_wrote()
+            self._kept = {name: kept for name, kept in self._kept.items() if _is_as_it_was(Path(name), kept.stamp)}
+            blocks: list[str] = []
+            room = MAX_BYTES - 100  # for the header
+            for name, kept in reversed(self._kept.items()):
+                facts = {"file": name, "stamp": list(kept.stamp), "tensors": len(kept.contents), "root": kept.root}
+                block = "".join(f"{_spelled(line)}\n" for line in (facts, *kept.contents.items()))
+                if len(block) > room:
+                    break
+                room -= len(block)
+                blocks.append(block)
+            header = _spelled({"schema": SCHEMA, "files": len(blocks)})
+            write_whole(self._path, f"{header}\n{''.join(reversed(blocks))}".encode(), private=True)
+            self._seen = stamp_of(self._path.stat())
         self._dirty = False
         self._written = time.monotonic()
+
+    def _add_what_others_wrote(self) -> None:
+        if not (self._path.exists() or self._path.is_symlink()):
+            return
+        now = stamp_of(self._path.stat()) if self._path.exists() else None
+        if now is None or now != self._seen:
+            self._kept = {**_read(self._path), **self._kept}
+            self._seen = now
 
     def _damaged(self, file: TensorFile) -> InputError:
         what = f"what is kept of {file.name} contradicts itself or the file"
         return InputError(what, where=str(self._path), hint="delete it; the next run hashes everything again")
+
+
+def _is_as_it_was(path: Path, stamp: Stamp) -> bool:
+    try:
+        return stamp_of(path.stat()) == stamp
+    except (OSError, ValueError):
+        return False
+
+
+@functools.cache
+def _devices_of_programs() -> frozenset[int]:
+    """Return the devices of file systems that a program serves (Linux names them; elsewhere none is known)."""
+    try:
+        lines = _MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return frozenset()
+    found = set()
+    for line in lines:  # proc(5): ID, parent, major:minor, root, mount point, options, tags..., "-", type, source
+        fields, _, kind = line.partition(" - ")
+        if kind.startswith("fuse"):
+            major, _, minor = fields.split()[2].partition(":")
+            found.add(os.makedev(int(major), int(minor)))
+    return frozenset(found)
 
 
 def _spelled(value: object) -> str:
@@ -131,7 +182,11 @@ def _spelled(value: object) -> str:
 
 
 def _read(path: Path) -> dict[str, _Kept]:
-    data = read_small(path, MAX_BYTES)
+    try:
+        data = read_small(path, MAX_BYTES)
+    except InputError as error:
+        hint = error.hint or "delete it; the next run hashes everything again"
+        raise InputError(error.message, where=error.where, hint=hint) from None
     status = path.stat()
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or status.st_uid not in (0, os.geteuid()):
         raise InputError(

@@ -198,3 +198,81 @@ def test_the_form_is_documented(folder: Path, tmp_path: Path) -> None:
     assert header == {"schema": SCHEMA, "files": 2}
     assert file["file"] == str(folder / "model-00001-of-00002.safetensors")
     assert tensors[:2] == [[name, hash_tensor(name, *TENSORS[name]).content] for name in NAMES[:2]]
+
+
+def _files(cache: Path) -> list[str]:
+    lines = map(json.loads, cache.read_text().splitlines())
+    return [Path(line["file"]).parent.name for line in lines if isinstance(line, dict) and "file" in line]
+
+
+def _folder(folder: Path, name: str) -> Path:
+    return write_shards(folder.parent / name, TENSORS, [NAMES])
+
+
+def test_runs_that_share_a_file_keep_what_the_others_wrote(folder: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "hashes"
+    other = _folder(folder, "n")
+    first, second = KeptHashes(cache), KeptHashes(cache)  # both begin before either writes
+    fingerprint_checkpoint(folder, None, kept=first)
+    fingerprint_checkpoint(other, None, kept=second)
+    assert sorted(_files(cache)) == ["m", "m", "n"]
+    assert [_run(each, cache)[1] for each in (folder, other)] == [0, 0]
+
+
+def test_what_another_run_wrote_is_read_as_carefully(folder: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "hashes"
+    kept = KeptHashes(cache)
+    cache.write_text("{}\n")
+    cache.chmod(0o600)
+    with pytest.raises(InputError, match="not a sound kvgate/kept-hashes"):
+        fingerprint_checkpoint(folder, None, kept=kept)
+
+
+def test_files_that_are_gone_or_changed_are_dropped(folder: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "hashes"
+    gone, changed = _folder(folder, "gone"), _folder(folder, "changed")
+    for each in (gone, changed, folder):
+        _run(each, cache)
+    assert _files(cache) == ["gone", "changed", "m", "m"]
+    (gone / "model-00001-of-00001.safetensors").unlink()
+    os.utime(changed / "model-00001-of-00001.safetensors", ns=(1, 1))
+    _run(_folder(folder, "new"), cache)
+    assert _files(cache) == ["m", "m", "new"]
+
+
+def test_no_more_is_written_than_is_read(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = tmp_path / "hashes"
+    _run(folder, cache)
+    monkeypatch.setattr(kept_hashes, "MAX_BYTES", cache.stat().st_size + 100)
+    for name in ("a", "b"):
+        _run(_folder(folder, name), cache)
+        assert cache.stat().st_size <= kept_hashes.MAX_BYTES
+    assert _files(cache)[-1] == "b"
+    assert _files(cache).count("m") < 2, "the oldest went"
+    monkeypatch.setattr(kept_hashes, "MAX_BYTES", 10)
+    with pytest.raises(InputError, match="at most 10 are read") as caught:
+        KeptHashes(cache)
+    assert "delete it" in str(caught.value.hint)
+
+
+def test_a_program_that_is_the_file_system_can_set_every_time(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "hashes"
+    monkeypatch.setattr(kept_hashes, "_devices_of_programs", lambda: frozenset({folder.stat().st_dev}))
+    assert [_run(folder, cache)[1] for _ in range(2)] == [12, 12]
+    assert not cache.exists()
+
+
+def test_file_systems_of_programs_are_known_by_their_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(
+        "22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/root rw\n"
+        "23 22 0:45 / /mnt/hub rw,nosuid - fuse.rclone remote: rw,user_id=0\n"
+        "24 22 0:46 / /mnt/fuse rw,nosuid shared:2 master:1 - tmpfs fuse rw\n"
+        "25 22 8:17 / /mnt/disk rw - fuseblk /dev/sdb1 rw\n"
+    )
+    monkeypatch.setattr(kept_hashes, "_MOUNTS", mounts)
+    assert kept_hashes._devices_of_programs.__wrapped__() == {os.makedev(0, 45), os.makedev(8, 17)}
+    monkeypatch.setattr(kept_hashes, "_MOUNTS", tmp_path / "elsewhere")
+    assert kept_hashes._devices_of_programs.__wrapped__() == set()
