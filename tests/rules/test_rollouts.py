@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from kvgate.rules.namespace import derive
 from tests.rules.clean import FORGET, clean, digest
 from tests.rules.connectors import OTHER, base
-from tests.rules.deciding import CLEAR, NAMESPACE, REUSE, about, decided
+from tests.rules.deciding import CLEAR, NAMESPACE, REUSE, about, decided, rules
 
 FRONT = ("lmcache-mp", "vllm-offload-fs", "vllm-mooncake", "sglang-hicache-file")
 MLA: dict[str, Any] = {
@@ -18,66 +19,110 @@ MLA: dict[str, Any] = {
     "model.config/kv_lora_rank": 512,
 }
 SALTED = {"cache.tenancy": {"boundary": "tenant", "carried_by": "cache_salt"}, "request_features": ["cache_salt"]}
+OLDER_RUNNER = {"engine.args/VLLM_USE_V2_MODEL_RUNNER": "0"}
 KEPT, APART, OPEN = (REUSE, 0), (NAMESPACE, 0), (NAMESPACE, 10)
 
-# what changes: old, new, and the answer in front of each
-ROLLOUTS: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[tuple[str, int], ...]]] = {
-    "rebuild with the same packages": ({}, {"engine.image": "sha256:" + "9" * 64}, (KEPT, KEPT, KEPT, KEPT)),
-    "scale-out": ({}, {"parallelism.data": 4}, (KEPT, KEPT, KEPT, KEPT)),
-    "template fix": ({}, OTHER["chat_template"], (APART, APART, APART, APART)),
-    "tokenizer fix": ({}, OTHER["tokenizer"], (APART, APART, APART, APART)),
-    "new system prompt and tools": (
-        {},
-        {"inputs.system_prompts": {"default": digest("9")}, "inputs.tool_schemas": {}},
-        (KEPT, KEPT, KEPT, KEPT),
+
+@dataclass(frozen=True)
+class Rollout:
+    """What changes, the rules that speak and no others, and the answer in front of each connector."""
+
+    found: str
+    answers: tuple[tuple[str, int], ...]
+    new: dict[str, Any]
+    old: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def everywhere(cls, found: str, answer: tuple[str, int], new: dict[str, Any]) -> Rollout:
+        return cls(found, (answer,) * len(FRONT), new)
+
+
+ROLLOUTS = {
+    "rebuild with the same packages": Rollout.everywhere(
+        "engine-rebuilt", KEPT, {"engine.image": "sha256:" + "9" * 64}
     ),
+    "scale-out": Rollout.everywhere("replicas-changed", KEPT, {"parallelism.data": 4}),
+    "template fix": Rollout.everywhere("template-changed", APART, OTHER["chat_template"]),
+    "comments in the template": Rollout.everywhere("template-text-only", KEPT, {"chat_template.digest": digest("9")}),
+    "tokenizer fix": Rollout.everywhere("tokenizer-changed", APART, OTHER["tokenizer"]),
+    "new system prompt": Rollout.everywhere(
+        "inputs-changed", KEPT, {"inputs.system_prompts": {"default": digest("9")}}
+    ),
+    "new tools": Rollout.everywhere("inputs-changed", KEPT, {"inputs.tool_schemas": {}}),
     # LMCache MP files a namespace as the salt of every request, and a tenant may have that very name.
-    "first cache_salt": ({}, SALTED, (OPEN, APART, APART, APART)),
-    "first cache_salt, no namespace before": (
-        {"cache.namespace": None},
-        {**SALTED, "cache.namespace": None},
+    "first cache_salt": Rollout("requests-changed tenancy-narrowed", (OPEN, APART, APART, APART), SALTED),
+    "first cache_salt, no namespace before": Rollout(
+        "requests-changed tenancy-narrowed",
         (APART, APART, APART, APART),
+        {**SALTED, "cache.namespace": None},
+        {"cache.namespace": None},
     ),
-    "tensor size 4 to 8": ({"parallelism.tensor": 4}, {"parallelism.tensor": 8}, (APART, APART, OPEN, APART)),
-    "tensor size 4 to 8, the older model runner of vLLM": (
-        {"parallelism.tensor": 4, "engine.args/VLLM_USE_V2_MODEL_RUNNER": "0"},
-        {"parallelism.tensor": 8, "engine.args/VLLM_USE_V2_MODEL_RUNNER": "0"},
+    "tensor size 4 to 8": Rollout(
+        "rank-layout-changed", (APART, APART, OPEN, APART), {"parallelism.tensor": 8}, {"parallelism.tensor": 4}
+    ),
+    "tensor size 4 to 8, the older model runner of vLLM": Rollout(
+        "rank-layout-changed",
         (APART, OPEN, OPEN, APART),
+        {**OLDER_RUNNER, "parallelism.tensor": 8},
+        {**OLDER_RUNNER, "parallelism.tensor": 4},
     ),
-    "tensor size 4 to 8, MLA": (
-        {**MLA, "parallelism.tensor": 4},
-        {**MLA, "parallelism.tensor": 8},
+    "tensor size 4 to 8, MLA": Rollout(
+        "rank-layout-changed",
         (KEPT, KEPT, OPEN, KEPT),
+        {**MLA, "parallelism.tensor": 8},
+        {**MLA, "parallelism.tensor": 4},
     ),
-    "KV dtype": ({}, OTHER["precision.kv_cache"], (OPEN, APART, OPEN, OPEN)),
-    "EAGLE switched on": ({}, {"engine.speculative": {"method": "eagle", "model": "a"}}, (OPEN, OPEN, OPEN, OPEN)),
-    "new weights": ({}, OTHER["weights"], (OPEN, OPEN, OPEN, OPEN)),
-    "labels": ({}, {"release.version": "2026.12.1", "cache.ttl": "7d"}, (KEPT, KEPT, KEPT, KEPT)),
+    "KV dtype": Rollout("kv-dtype-changed", (OPEN, APART, OPEN, OPEN), OTHER["precision.kv_cache"]),
+    "EAGLE switched on": Rollout.everywhere(
+        "speculation-changed", OPEN, {"engine.speculative": {"method": "eagle", "model": "a"}}
+    ),
+    "new weights": Rollout.everywhere("weights-changed", OPEN, OTHER["weights"]),
+    "labels": Rollout.everywhere("", KEPT, {"release.version": "2026.12.1", "cache.ttl": "7d"}),
 }
 CASES = [(name, connector, at) for name in ROLLOUTS for at, connector in enumerate(FRONT)]
 
 
 @pytest.mark.parametrize(("name", "connector", "at"), CASES, ids=[f"{c}: {n}" for n, c, _ in CASES])
 def test_a_rollout(name: str, connector: str, at: int) -> None:
-    old, new, answers = ROLLOUTS[name]
-    decision = decided({**base(connector), **old}, {**base(connector), **new})
-    assert (decision.verdict, decision.exit_code) == answers[at]
+    one = ROLLOUTS[name]
+    decision = decided({**base(connector), **one.old}, {**base(connector), **one.new})
+    assert (decision.verdict, decision.exit_code) == one.answers[at]
+    assert rules(decision) == one.found.split()
+    for finding in decision.findings:
+        assert bool(finding.open) is (decision.exit_code == 10 and bool(finding.obligations))
 
 
-@pytest.mark.parametrize("connector", [one for one in FRONT if not one.startswith("sglang-")])
+LIMITS = {
+    "vllm": {"gpu-memory-utilization": 0.5, "max-num-seqs": 64, "max-num-batched-tokens": 4096},
+    "sglang": {"mem-fraction-static": 0.5, "max-running-requests": 64, "chunked-prefill-size": 4096},
+}
+
+
+@pytest.mark.parametrize("connector", FRONT)
 def test_memory_and_batch_limits(connector: str) -> None:
-    new = {**base(connector), "engine.args": {"gpu-memory-utilization": 0.5, "max-num-seqs": 64}}
-    assert decided(base(connector), new).verdict == REUSE
+    limits = LIMITS["sglang" if connector.startswith("sglang-") else "vllm"]
+    old = {**base(connector), "engine.args": dict.fromkeys(limits, 1)}
+    decision = decided(old, {**old, "engine.args": limits})
+    assert (decision.verdict, decision.exit_code) == KEPT
+    assert rules(decision) == ["flag-harmless"] * 3
 
 
 def test_a_patch_upgrade_is_covered_where_a_row_says_so() -> None:
-    assert decided({"cache.version": "0.5.5"}, {}).verdict == REUSE
+    decision = decided({"cache.version": "0.5.5"}, {})
+    assert (decision.verdict, decision.exit_code) == KEPT
+    (found,) = decision.findings
+    assert (found.rule, "0.5.6" in str(found.discharged)) == ("connector-version-changed", True)
     # What no flag sets is the engine's to choose, and LMCache hashes with an algorithm of its own.
     unset = {**base("lmcache"), "engine.prefix_hash.algorithm": None}
     assert decided({**unset, "cache.version": "0.5.5"}, unset).verdict == REUSE
+    # Tokens must be proved as well, and a row of one connector is none of another's.
+    fixed = decided({"cache.version": "0.5.5"}, OTHER["chat_template"])
+    assert (fixed.verdict, rules(fixed)) == (NAMESPACE, ["template-changed", "connector-version-changed"])
     engine = {"engine.version": "0.32.0"}
     for connector in FRONT:
-        assert decided({**base(connector), **engine}, base(connector)).verdict == NAMESPACE
+        upgraded = decided({**base(connector), **engine}, base(connector))
+        assert upgraded.verdict == NAMESPACE
+        assert "engine-changed" in rules(upgraded)
 
 
 def named(changes: dict[str, Any]) -> dict[str, Any]:
