@@ -131,13 +131,19 @@ def named(changes: dict[str, Any]) -> dict[str, Any]:
     return {**changes, "cache.namespace": identifier, "cache.location": f"/kv/{identifier}"}
 
 
+# HiCache's file store reads no namespace.
+MOVED = {**dict.fromkeys(FRONT, "key-space-moved"), "sglang-hicache-file": "key-space-inert"}
+
+
 @pytest.mark.parametrize("connector", FRONT)
 def test_out_to_a_canary_and_back_to_the_old_image(connector: str) -> None:
     old, canary = base(connector), {**base(connector), **OTHER["engine.build"]}
-    assert decided(named(old), named(canary)).exit_code == 0
-    assert decided([named(old), named(canary)], named(old)).exit_code == 0
+    moved = ["engine-changed", "key-space-moved", MOVED[connector]]
+    for decision in (decided(named(old), named(canary)), decided([named(old), named(canary)], named(old))):
+        assert (decision.verdict, decision.exit_code, rules(decision)) == (*APART, moved)
     # In one and the same store, what the canary wrote is hit by the one that comes back.
-    assert decided([old, canary], old).exit_code == 10
+    back = decided([old, canary], old)
+    assert (back.verdict, back.exit_code, rules(back)) == (*OPEN, ["engine-changed"])
 
 
 @pytest.mark.parametrize("connector", FRONT)
@@ -145,8 +151,10 @@ def test_blue_and_green(connector: str) -> None:
     blue = base(connector)
     green = {**blue, **OTHER["weights"], "cache.location": "/kv/green", "cache.namespace": "green"}
     empty = [about("inventory", "proved", blue, green, figures={"entries": 0})]
-    assert decided(blue, green, evidence=empty).exit_code == 0
-    assert decided(blue, green).exit_code == 10
+    moved = ["weights-changed", "key-space-moved", MOVED[connector]]
+    for evidence, answer in ((empty, APART), ([], OPEN)):
+        decision = decided(blue, green, evidence=evidence)
+        assert (decision.verdict, decision.exit_code, rules(decision)) == (*answer, moved)
 
 
 # ---- the first salt ----
