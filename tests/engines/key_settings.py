@@ -21,27 +21,29 @@ class KeyCode:
     """How the code of one connector's keys is run.
 
     Attributes:
-        script: which of ``key_code/`` runs it.
-        store: what it calls the store.
+        engine: whose process it runs in.
+        module: which of ``key_code/`` runs it.
+        store: what that calls the store.
 
     """
 
-    script: str
+    engine: str
+    module: str
     store: str
 
 
-KEY_CODE = {
-    "lmcache": KeyCode("lmcache_names.py", "inside"),
-    "lmcache-mp": KeyCode("lmcache_names.py", "server"),
-    "vllm-apc": KeyCode("vllm_names.py", "hashes"),
-    "vllm-offload-fs": KeyCode("vllm_names.py", "fs"),
-    "vllm-offload-object": KeyCode("vllm_names.py", "obj"),
-    "vllm-mooncake": KeyCode("vllm_names.py", "mooncake"),
-    "vllm-example": KeyCode("vllm_names.py", "example"),
-    "sglang-hicache-file": KeyCode("sglang_names.py", "files"),
-    "sglang-hicache-nixl": KeyCode("sglang_names.py", "pieces"),
-    "sglang-hicache-mooncake": KeyCode("sglang_names.py", "objects"),
-    "aibrix": KeyCode("aibrix_names.py", "hashes"),
+KEY_CODE = {  # AIBrix's last: see key_code/run.py
+    "lmcache": KeyCode("vllm", "lmcache_names", "inside"),
+    "lmcache-mp": KeyCode("vllm", "lmcache_names", "server"),
+    "vllm-apc": KeyCode("vllm", "vllm_names", "hashes"),
+    "vllm-offload-fs": KeyCode("vllm", "vllm_names", "fs"),
+    "vllm-offload-object": KeyCode("vllm", "vllm_names", "obj"),
+    "vllm-mooncake": KeyCode("vllm", "vllm_names", "mooncake"),
+    "vllm-example": KeyCode("vllm", "vllm_names", "example"),
+    "aibrix": KeyCode("vllm", "aibrix_names", "hashes"),
+    "sglang-hicache-file": KeyCode("sglang", "sglang_names", "files"),
+    "sglang-hicache-nixl": KeyCode("sglang", "sglang_names", "pieces"),
+    "sglang-hicache-mooncake": KeyCode("sglang", "sglang_names", "objects"),
 }
 
 
@@ -49,6 +51,7 @@ def settings(manifest: Manifest, requests: list[Request]) -> Settings:
     """Return what the script of a deployment's connector is given."""
     connector = manifest.value("cache.connector")
     given = {
+        "module": KEY_CODE[connector].module,
         "store": KEY_CODE[connector].store,
         "tensor": manifest.value("parallelism.tensor"),
         "pipeline": manifest.value("parallelism.pipeline"),

@@ -166,12 +166,12 @@ def carrying(connector: str) -> Side:
     return _side(connector, {"adapters": ADAPTERS}, PLAIN, *requests)
 
 
-def run(script: str, given: list[dict[str, Any]], folder: Path) -> list[list[list[str]]]:
+def run(given: list[dict[str, Any]], folder: Path) -> list[list[list[str]]]:
     """Let the engine's code name the entries of each request of each deployment."""
     kept = environment(SCRIPTS, *map(installed, ("key_code", "lmcache", "vllm")))
     built = installed("key_code") / "built"
     done = subprocess.run(
-        [sys.executable, str(SCRIPTS / script)],
+        [sys.executable, str(SCRIPTS / "run.py")],
         input=json.dumps(given),
         capture_output=True,
         text=True,
@@ -189,18 +189,23 @@ def run(script: str, given: list[dict[str, Any]], folder: Path) -> list[list[lis
     return found
 
 
-@pytest.mark.parametrize("script", sorted({code.script for code in KEY_CODE.values()}))
-def test_names_are_foretold_and_profiles_say_what_they_tell_apart(script: str, tmp_path: Path) -> None:
-    connectors = [name for name, code in KEY_CODE.items() if code.script == script]
-    compared = [pair for connector in connectors for pair in pairs(connector)]
-    sides = [side for pair in compared for side in (pair.old, pair.new)]
-    sides += [carrying(connector) for connector in connectors]
-    found = run(script, [settings(side.manifest, list(side.requests)) for side in sides], tmp_path)
+@pytest.mark.parametrize("engine", sorted({code.engine for code in KEY_CODE.values()}))
+def test_names_are_foretold_and_profiles_say_what_they_tell_apart(engine: str, tmp_path: Path) -> None:
+    connectors = [name for name, code in KEY_CODE.items() if code.engine == engine]
+    of = {connector: list(pairs(connector)) for connector in connectors}
+    carried = [carrying(connector) for connector in connectors]
+    sides = [
+        side
+        for connector, carrier in zip(connectors, carried, strict=True)
+        for side in (*(side for pair in of[connector] for side in (pair.old, pair.new)), carrier)
+    ]
+    found = run([settings(side.manifest, list(side.requests)) for side in sides], tmp_path)
     named = dict(zip(map(id, sides), found, strict=True))
+    compared = [pair for ours in of.values() for pair in ours]
     wrong: list[str] = []
     for pair in compared:
         wrong += _unlike_the_profile(pair, *(set(named[id(side)][0]) for side in (pair.old, pair.new)))
-    for side in sides[len(compared) * 2 :]:
+    for side in carried:
         wrong += _unlike_what_requests_carry(side, named[id(side)])
     for side in sides:
         wrong += _not_taken_apart(side, named[id(side)])

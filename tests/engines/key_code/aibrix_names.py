@@ -1,4 +1,4 @@
-"""Run with AIBrix's wheel beside vLLM: its connector and its shared-folder store name the blocks. JSON on both sides.
+"""Run with AIBrix's wheel beside vLLM: its connector and its shared-folder store name the blocks.
 
 Ranks are said for it, and no memory is pinned; every name is made by the code of the wheel.
 """
@@ -7,9 +7,7 @@ Ranks are said for it, and no memory is pinned; every name is made by the code o
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -76,10 +74,3 @@ def store(config: Any, rank: int, given: Settings, token_ids: list[int]) -> None
         worker.cache.put(None, whole, worker.cache.allocate_for(None, whole).value)
         worker.cache.flush()
         worker.cache.close()
-
-
-if __name__ == "__main__":
-    found = [names(given) for given in json.load(sys.stdin)]
-    sys.stdout.write("\n" + json.dumps(found) + "\n")
-    sys.stdout.flush()
-    os._exit(0)  # its threads stay

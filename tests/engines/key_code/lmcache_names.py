@@ -5,9 +5,7 @@ Which rank an engine's process has is said for it; every name is made by the cod
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
@@ -99,10 +97,3 @@ def names(given: Settings) -> list[list[str]]:
         os.environ["PYTHONHASHSEED"] = given["seed"]
     with patch.dict(os.environ, given["variables"]):
         return STORES[given["store"]](given)
-
-
-if __name__ == "__main__":
-    named = [names(given) for given in json.load(sys.stdin)]
-    sys.stdout.write("\n" + json.dumps(named) + "\n")
-    sys.stdout.flush()
-    os._exit(0)  # its threads stay

@@ -1,4 +1,4 @@
-"""Run with SGLang's wheel: its own code names what HiCache stores. Settings on stdin, names on stdout, as JSON.
+"""Run with SGLang's wheel: its own code names what HiCache stores.
 
 What ranks, a memory pool and a store would say is said for them; every name is made by the code of the wheel.
 """
@@ -7,8 +7,6 @@ What ranks, a memory pool and a store would say is said for them; every name is 
 
 from __future__ import annotations
 
-import json
-import sys
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
@@ -129,7 +127,8 @@ def objects(given: Settings) -> list[list[str]]:
 STORES = {"files": files, "pieces": pieces, "objects": objects}
 
 
-if __name__ == "__main__":
+def names(given: Settings) -> list[list[str]]:
+    """Name the entries of each request."""
     settled = SimpleNamespace(
         global_segment_size=1 << 30,
         check_server=False,
@@ -145,12 +144,11 @@ if __name__ == "__main__":
     )
     client = MagicMock()
     client.return_value.setup.return_value = 0
+    hicache_nixl.nixl_agent.return_value.get_plugin_list.return_value = ["POSIX"]
     with patch.multiple(
         mooncake_store.MooncakeStore,
         _import_mooncake_store=lambda _self: client,
         _load_config=lambda _self, _config: settled,
         warmup=lambda _self: None,
     ):
-        hicache_nixl.nixl_agent.return_value.get_plugin_list.return_value = ["POSIX"]
-        named = [STORES[given["store"]](given) for given in json.load(sys.stdin)]
-    sys.stdout.write("\n" + json.dumps(named) + "\n")
+        return STORES[given["store"]](given)

@@ -1,4 +1,4 @@
-"""Run in vLLM's environment: its own code names what it stores. Settings on stdin, names on stdout, as JSON.
+"""Run in vLLM's environment: its own code names what it stores.
 
 What a GPU, other ranks or a store would say is said for them; every name is made by the code of the wheel.
 """
@@ -248,7 +248,3 @@ def examples(config: VllmConfig, cached: KVCacheConfig, requests: list[Request])
 
 
 STORES = {"example": examples, "hashes": hashes, "fs": files, "obj": objects, "mooncake": mooncake}
-
-if __name__ == "__main__":
-    found = [names(given) for given in json.load(sys.stdin)]
-    sys.stdout.write("\n" + json.dumps(found) + "\n")
