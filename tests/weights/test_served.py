@@ -171,6 +171,12 @@ def test_served_compares_with_served_of_the_same_form() -> None:
         (lambda reply: reply["tensors"].append(reply["tensors"][0]), "names a tensor twice"),
         (lambda reply: reply["world"].update(rank=1), "reported: 1"),
         (lambda reply: reply["world"].update(size=2), "every rank must report once; reported: 0"),
+        (lambda reply: reply["world"].update(size=1_000_000), "every rank must report once; reported: 0"),
+        (lambda reply: reply["world"].update(size=10**30), r"world\.size: Input should be less than"),
+        (lambda reply: reply["tensor_parallel"].update(rank=7), "in no order that shards a model"),
+        (lambda reply: reply["tensor_parallel"].update(size=2), "in no order that shards a model"),
+        (lambda reply: reply["pipeline_parallel"].update(size=1_000_000), "in no order that shards a model"),
+        (lambda reply: reply.update(tensors=[], parts=[]), "says that it holds nothing"),
     ],
 )
 def test_a_reply_that_is_no_report_is_refused(change: Any, said: str) -> None:
@@ -178,6 +184,27 @@ def test_a_reply_that_is_no_report_is_refused(change: Any, said: str) -> None:
     change(reply)
     with pytest.raises(InputError, match=rf"^the engine: .*{said}"):
         read_ranks([reply], "the engine")
+
+
+@pytest.mark.parametrize(("rank", "size", "said"), [(0, 2, "no order"), (1, 3, "no order"), (1, 2, None)])
+def test_ranks_make_one_grid(rank: int, size: int, said: str | None) -> None:
+    replies = [_reply(served(checkpoint(), number, 2), number, 2) for number in range(2)]
+    replies[1]["tensor_parallel"] = {"rank": rank, "size": size}
+    if said is None:
+        assert len(read_ranks(replies, "the engine")) == 2
+    else:
+        with pytest.raises(InputError, match=said):
+            read_ranks(replies, "the engine")
+
+
+def test_replicas_are_several_of_one_grid() -> None:
+    replies = [_reply(served(checkpoint(), number % 2, 2), number, 4) for number in range(4)]
+    for number, reply in enumerate(replies):
+        reply["tensor_parallel"] = {"rank": number % 2, "size": 2}
+    assert len(read_ranks(replies, "the engine")) == 4
+    replies[3]["tensor_parallel"]["rank"] = 0
+    with pytest.raises(InputError, match="no order"):
+        read_ranks(replies, "the engine")
 
 
 def test_ranks_of_two_engines_are_refused() -> None:

@@ -8,6 +8,8 @@ where that is known exactly: they compare with the checkpoint.
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -18,6 +20,7 @@ from kvgate.weights.digest import TensorEntry, root_digest, tensor_entries, unpr
 from kvgate.weights.safetensors import DTYPE_BITS
 
 SCHEMA = "kvgate/served-weights/v1"
+_MOST_RANKS = 1 << 20
 
 _Content = Annotated[str, StringConstraints(pattern=r"^blake3:[0-9a-f]{64}$")]
 _Size = Annotated[int, Field(ge=0, lt=2**63)]
@@ -32,8 +35,8 @@ class _Strict(BaseModel):
 class Place(_Strict):
     """Where a rank stands in a group of ranks."""
 
-    rank: _Size
-    size: Annotated[int, Field(ge=1)]
+    rank: Annotated[int, Field(ge=0, lt=_MOST_RANKS)]
+    size: Annotated[int, Field(ge=1, le=_MOST_RANKS)]
 
 
 class Held(_Strict):
@@ -134,18 +137,38 @@ def read_ranks(replies: Sequence[Any], where: str) -> tuple[ServedRank, ...]:
         at = ".".join(map(str, first["loc"]))
         hint = "start the engine with the worker extension of this kvgate version"
         raise InputError(f"not a {SCHEMA} document: {at}: {first['msg']}", where=where, hint=hint) from error
-    if not ranks or [rank.world.rank for rank in ranks] != list(range(ranks[0].world.size)):
-        found = ", ".join(str(rank.world.rank) for rank in ranks) or "none"
+    numbers = [rank.world.rank for rank in ranks]
+    if not ranks or len(ranks) != ranks[0].world.size or numbers != list(range(len(ranks))):
+        found = ", ".join(map(str, numbers)) or "none"
         raise InputError(f"every rank must report once; reported: {found}", where=where)
     forms = {(rank.engine, rank.engine_version, rank.architecture, rank.world.size) for rank in ranks}
     if len(forms) != 1:
         raise InputError("the ranks are of different engines", where=where)
+    _check_places(ranks, where)
     for rank in ranks:
         _check(rank, where)
     return tuple(ranks)
 
 
+def _check_places(ranks: Sequence[ServedRank], where: str) -> None:
+    """Refuse ranks that are not one grid of tensor and pipeline parallel places, or several of it."""
+    sizes = {(rank.tensor_parallel.size, rank.pipeline_parallel.size) for rank in ranks}
+    places = Counter((rank.tensor_parallel.rank, rank.pipeline_parallel.rank) for rank in ranks)
+    tensor, pipeline = next(iter(sizes))
+    fits = len(sizes) == 1 and tensor * pipeline <= len(ranks)
+    grid = set(itertools.product(range(tensor), range(pipeline))) if fits else set()
+    if places.keys() != grid or len(set(places.values())) != 1:
+        found = ", ".join(
+            f"{rank.world.rank}: tensor {rank.tensor_parallel.rank} of {rank.tensor_parallel.size}, "
+            f"pipeline {rank.pipeline_parallel.rank} of {rank.pipeline_parallel.size}"
+            for rank in ranks[:4]
+        )
+        raise InputError(f"the ranks are in no order that shards a model ({found})", where=where)
+
+
 def _check(rank: ServedRank, where: str) -> None:
+    if not rank.tensors:
+        raise InputError(f"rank {rank.world.rank} says that it holds nothing", where=where)
     names = [held.name for held in rank.tensors]
     if len(set(names)) != len(names):
         raise InputError(f"rank {rank.world.rank} names a tensor twice", where=where)
