@@ -10,12 +10,14 @@ loader would not read proves nothing, so here everything that any of them might 
   for a tensor of the model;
 * every file that ``model.safetensors.index.json`` names, in a subfolder too.
 
-The index must agree with its shards. Two files that hold a tensor of one name are two sets of weights, of
-which a loader takes one: that is refused and not guessed. So are shards (``-00001-of-00003``) that no index vouches for
-and of which some are missing. Pickle files (``*.bin``, ``*.pt``, ``*.pth``,
-``*.ckpt``) are never loaded; beside safetensors they are ignored, as loaders ignore them, and without any they are
-refused, or hashed as opaque files where that is asked for (:mod:`kvgate.weights.opaque`). GGUF counts where there are
-no safetensors (:mod:`kvgate.weights.gguf`).
+The index must agree with its shards. What lies in files beside those that it names is another thing than what it
+names: vLLM and transformers leave it out, and with ``consolidated*`` some take it instead. So it counts under names of
+its own (:data:`ASIDE`), and naming a file in the index, or not any more, is a difference. Two files that hold a tensor
+of one name are two sets of weights, of which a loader takes one: that is refused and not guessed. So are shards
+(``-00001-of-00003``) that no index vouches for and of which some are missing. Pickle files (``*.bin``, ``*.pt``,
+``*.pth``, ``*.ckpt``) are never loaded; beside safetensors they are ignored, as loaders ignore them, and without any
+they are refused, or hashed as opaque files where that is asked for (:mod:`kvgate.weights.opaque`). GGUF counts where
+there are no safetensors (:mod:`kvgate.weights.gguf`).
 """
 
 from __future__ import annotations
@@ -36,6 +38,8 @@ from kvgate.weights.tensor_file import TensorFile
 INDEX = "model.safetensors.index.json"
 _SHARD = re.compile(r"(.*?)-?([0-9]{5,})-of-([0-9]{5,})\.[a-z]+")
 _PEFT = "base_model."  # what PEFT's names of adapter tensors begin with (peft 0.21.2, utils/save_and_load.py)
+ASIDE = "(not in the index) "
+"""What stands before the name of a tensor whose file the index leaves out; no tensor of a checkpoint is called so."""
 MAX_INDEX = 32_000_000  # bytes; the index of a checkpoint with 100,000 tensors has about 10 MB
 
 
@@ -47,22 +51,25 @@ class Weights:
         files: their files, headers read and checked.
         form: what they are.
         gguf: what a GGUF model says beside its tensors.
+        aside: the tensors that lie in files which the index leaves out.
     """
 
     files: tuple[TensorFile, ...]
     form: Literal["safetensors", "gguf", "opaque"]
-    gguf: GgufModel | None
+    gguf: GgufModel | None = None
+    aside: frozenset[str] = frozenset()
 
 
 def open_checkpoint(folder: Path) -> tuple[TensorFile, ...]:
-    """Find and check the weights in ``folder``; return their files sorted by name.
+    """Find and check the safetensors in ``folder``; return their files sorted by name.
 
     Raises:
         InputError: when there are none, when a file breaks the format, when the index and its shards
             disagree, when a shard is missing, when a tensor is in two files, or when there are only pickle files.
     """
     names = list_folder(folder)
-    return _open_safetensors(folder, names) or _refuse_nothing(folder, names)
+    found = _open_safetensors(folder, names)
+    return found.files if found is not None else _refuse_nothing(folder, names)
 
 
 def open_weights(path: Path, *, opaque_pickle: bool = False) -> Weights:
@@ -79,14 +86,14 @@ def open_weights(path: Path, *, opaque_pickle: bool = False) -> Weights:
     if path.is_file() and path.suffix == ".gguf":
         return _gguf(path)
     names = list_folder(path)
-    if files := _open_safetensors(path, names):
+    if (found := _open_safetensors(path, names)) is not None:
         if opaque_pickle:
             hint = "leave --opaque-pickle out: loaders take the safetensors"
             raise InputError("there are safetensors beside the pickle files", where=str(path), hint=hint)
-        return Weights(files, "safetensors", None)
+        return found
     if opaque_pickle and (files := open_opaque(path, names)):
         _require_all_shards(path, [file.name for file in files])
-        return Weights(files, "opaque", None)
+        return Weights(files, "opaque")
     ggufs = [name for name in names if name.endswith(".gguf")]
     if not ggufs:
         _refuse_nothing(path, names)
@@ -105,8 +112,8 @@ def _gguf(path: Path) -> Weights:
     return Weights(model.files, "gguf", model)
 
 
-def _open_safetensors(folder: Path, names: list[str]) -> tuple[TensorFile, ...]:
-    """Return the safetensors files that count, none where there are none."""
+def _open_safetensors(folder: Path, names: list[str]) -> Weights | None:
+    """Return the safetensors files that count; ``None`` where there are none."""
     weight_map = _read_index(folder / INDEX) if INDEX in names else {}
     indexed = set(weight_map.values())
     wanted = indexed | {name for name in names if name.endswith(".safetensors")}
@@ -114,13 +121,14 @@ def _open_safetensors(folder: Path, names: list[str]) -> tuple[TensorFile, ...]:
     found = (read_header(folder / name, name, left) for name in sorted(wanted))
     files = tuple(file for file in found if file.name in indexed or not _is_adapter(file))
     if not files:
-        return ()
+        return None
     _require_all_shards(folder, [file.name for file in files if file.name not in indexed])
     holders = tensor_holders(folder, files)
     _check_index(folder / INDEX, weight_map, holders)
     if not holders:
         raise InputError("the safetensors files hold no tensor", where=str(folder))
-    return files
+    aside = [name for name, file in holders.items() if indexed and file not in indexed]
+    return Weights(files, "safetensors", aside=frozenset(aside))
 
 
 def _is_adapter(file: TensorFile) -> bool:
@@ -177,11 +185,13 @@ def tensor_holders(folder: Path, files: tuple[TensorFile, ...]) -> dict[str, str
     """Return which file holds each tensor.
 
     Raises:
-        InputError: when two files hold a tensor of one name.
+        InputError: when two files hold a tensor of one name, or one has a name that no tensor may have.
     """
     holders: dict[str, str] = {}
     for file in files:
         for name, _, _, _, _ in file.tensors:
+            if name.startswith(ASIDE):
+                raise InputError(f"a tensor with the name {name[:200]!r}", where=str(folder / file.name))
             other = holders.setdefault(name, file.name)
             if other != file.name:
                 raise InputError(

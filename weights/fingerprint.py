@@ -12,8 +12,8 @@ from typing import Any
 from blake3 import blake3
 
 from kvgate.rules.progress import Progress, silent
-from kvgate.weights.checkpoint import open_weights
-from kvgate.weights.digest import TensorEntry, field, printed, root_digest
+from kvgate.weights.checkpoint import ASIDE, open_weights
+from kvgate.weights.digest import TensorEntry, field, printed, root_digest, tensor_entries
 from kvgate.weights.dtypes import tensor_bytes
 from kvgate.weights.hashing import hash_files
 from kvgate.weights.kept_hashes import KeptHashes
@@ -89,6 +89,9 @@ def fingerprint_checkpoint(
     weights = open_weights(path, opaque_pickle=opaque_pickle)
     before = kept.used if kept is not None else 0
     entries = hash_files(weights.files, progress, kept)
+    if weights.aside:
+        named = [entry._replace(name=ASIDE + entry.name) if entry.name in weights.aside else entry for entry in entries]
+        entries = tensor_entries(named, [entry.content_hash for entry in named])
     found = fingerprint_entries(entries, config if weights.form == "safetensors" else None)
     if weights.form == "opaque":
         found = replace(found, kv_rule=RULE)

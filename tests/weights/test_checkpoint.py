@@ -9,6 +9,7 @@ import pytest
 
 from kvgate.rules.errors import InputError
 from kvgate.weights.checkpoint import INDEX, open_checkpoint
+from kvgate.weights.fingerprint import fingerprint_checkpoint
 
 from .builders import Tensor, Tensors, encode, write, write_shards
 
@@ -80,6 +81,25 @@ def test_a_file_the_index_does_not_name_counts_too(tmp_path: Path) -> None:
     write_shards(tmp_path, A, [["a"]])
     (tmp_path / "input_scales.safetensors").write_bytes(encode(B))
     assert _names(tmp_path) == ["input_scales.safetensors", "model-00001-of-00001.safetensors"]
+
+
+def test_naming_a_file_in_the_index_is_a_difference(tmp_path: Path) -> None:
+    """vLLM and transformers load the files that the index names, and no others."""
+    write_shards(tmp_path, A, [["a"]])
+    (tmp_path / "scales.safetensors").write_bytes(encode(B))
+    left_out = fingerprint_checkpoint(tmp_path, None)
+    assert [entry.name for entry in left_out.entries] == ["(not in the index) b", "a"]
+    _index(tmp_path, {"a": "model-00001-of-00001.safetensors", "b": "scales.safetensors"})
+    named = fingerprint_checkpoint(tmp_path, None)
+    assert [entry.name for entry in named.entries] == ["a", "b"]
+    assert named.digest != left_out.digest
+    (tmp_path / INDEX).unlink()
+    assert fingerprint_checkpoint(tmp_path, None).digest == named.digest, "without an index all are loaded"
+
+
+def test_what_lies_aside_cannot_be_claimed_by_name(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"a tensor with the name '\(not in the index\) b'"):
+        open_checkpoint(write(tmp_path, {**A, "(not in the index) b": B["b"]}))
 
 
 def test_index_may_name_a_subfolder(tmp_path: Path) -> None:
