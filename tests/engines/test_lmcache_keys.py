@@ -1,4 +1,4 @@
-"""LMCache inside an engine: the names foretold are those that its own code makes, and those that it really stores."""
+"""LMCache's own code: the names foretold are those that it makes, and those that it really stores inside an engine."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kvgate.stores.keys import lmcache
+from kvgate.stores.keys import lmcache, lmcache_mp
 from kvgate.stores.keys.stored import Request
 from kvgate.stores.scanning.entries import Entry
 from kvgate.stores.scanning.inventory import take_inventory
@@ -47,10 +48,43 @@ CASES: dict[str, dict[str, Any]] = {
     "CBOR": {"algorithm": "sha256_cbor", "seed": None},
 }
 
+SERVED: dict[str, Any] = {
+    "model": "acme/tiny",
+    "tensor": 1,
+    "pipeline": 1,
+    "latents": False,
+    "servers": 1,
+    "salt": "",
+    "chunk": CHUNK,
+    "token_ids": IDS,
+}
+SERVER_CASES: dict[str, dict[str, Any]] = {
+    "one rank": {},
+    "tensor and pipeline": {"tensor": 2, "pipeline": 3},
+    "salt": {"salt": "prod-a", "tensor": 2},
+    "two servers": {"tensor": 4, "servers": 2},
+    "latents": {"latents": True, "tensor": 4},
+    "latents in stages": {"latents": True, "tensor": 4, "pipeline": 2},
+    "chunks": {"chunk": 16},
+}
+LATENTS = {
+    "model.config/model_type": "deepseek_v3",
+    "model.config/architectures": ["DeepseekV3ForCausalLM"],
+    "model.config/kv_lora_rank": 512,
+}
+
+
+@dataclass(frozen=True)
+class Made:
+    """What LMCache's code made: the keys of each case, and the places where it stored the plain one."""
+
+    inside: dict[str, list[str]]
+    server: dict[str, list[str]]
+    stores: dict[str, str]
+
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str, list[str]], dict[str, str]]]:
-    """Yield the keys that LMCache makes of each case, and the places where it stored the plain one."""
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
     work = tmp_path_factory.mktemp("lmcache")
     with redis_server(work) as url:
         stores = {"redis": url, "files": f"fs://localhost:0{work}/kv"}
@@ -58,7 +92,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str, l
         ordered = sorted(cases, key=lambda name: cases[name].get("seed", SEED) is None)
         ran = subprocess.run(
             [sys.executable, str(Path(__file__).parent / "programs" / "lmcache_keys.py")],
-            input=json.dumps([{**PLAIN, **cases[name]} for name in ordered]).encode(),
+            input=json.dumps(
+                {
+                    "inside": [{**PLAIN, **cases[name]} for name in ordered],
+                    "server": [{**SERVED, **case} for case in SERVER_CASES.values()],
+                }
+            ).encode(),
             env={**environment(installed("lmcache"), installed("vllm")), "PYTHONHASHSEED": SEED},
             cwd=work,
             capture_output=True,
@@ -66,7 +105,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str, l
             check=False,
         )
         assert ran.returncode == 0, ran.stderr.decode()[-4000:]
-        yield dict(zip(ordered, json.loads(ran.stdout), strict=True)), stores
+        names = json.loads(ran.stdout)
+        server = dict(zip(SERVER_CASES, names["server"], strict=True))
+        yield Made(dict(zip(ordered, names["inside"], strict=True)), server, stores)
 
 
 def predicted(case: dict[str, Any], location: str = "resp://cache-1:6379") -> tuple[str, ...] | None:
@@ -91,10 +132,8 @@ def predicted(case: dict[str, Any], location: str = "resp://cache-1:6379") -> tu
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_names_foretold_are_those_that_lmcache_makes(
-    made: tuple[dict[str, list[str]], dict[str, str]], name: str
-) -> None:
-    keys, case = made[0][name], {**PLAIN, **CASES[name]}
+def test_the_names_foretold_are_those_that_lmcache_makes(made: Made, name: str) -> None:
+    keys, case = made.inside[name], {**PLAIN, **CASES[name]}
     chunks = len(case["token_ids"]) // case["chunk"]
     assert len(keys) == chunks * case["ranks"]
     by_chunk = [keys[rank * chunks + chunk] for chunk in range(chunks) for rank in range(case["ranks"])]
@@ -106,8 +145,8 @@ def test_the_names_foretold_are_those_that_lmcache_makes(
 
 
 @pytest.mark.parametrize("store", ["redis", "files"])
-def test_exactly_the_names_foretold_are_stored(made: tuple[dict[str, list[str]], dict[str, str]], store: str) -> None:
-    location = made[1][store]
+def test_exactly_the_names_foretold_are_stored(made: Made, store: str) -> None:
+    location = made.stores[store]
     there = list(open_store(location).entries())
     assert all(isinstance(one, Entry) for one in there)
     foretold = predicted({**PLAIN, "tags": {"ns": "kvg1-y"}}, location)
@@ -116,3 +155,28 @@ def test_exactly_the_names_foretold_are_stored(made: tuple[dict[str, list[str]],
     assert (row.connectors, row.model, row.namespace) == (("lmcache",), "acme/tiny", "ns%kvg1-y")
     assert row.layout == {"world_size": 1, "dtype": "bfloat16"}
     assert row.within == {"worker": {0}, **({"part": {"kv_bytes", "metadata"}} if store == "redis" else {})}
+
+
+@pytest.mark.parametrize("name", SERVER_CASES)
+def test_the_names_foretold_are_those_that_the_server_makes(made: Made, name: str) -> None:
+    case = {**SERVED, **SERVER_CASES[name]}
+    servers = ",".join(f"tcp://cache-{number}:5555" for number in range(case["servers"]))
+    extra = {"kv_connector_extra_config": {"lmcache.mp.server_urls": servers}}
+    manifest = clean(
+        {
+            "model.id": case["model"],
+            "parallelism.tensor": case["tensor"],
+            "parallelism.pipeline": case["pipeline"],
+            "cache.location": "[/kv + redis://cache-1:6379]",
+            "cache.chunk_size": case["chunk"],
+            "cache.namespace": case["salt"] or None,
+            "engine.args/kv-transfer-config": extra,
+            **(LATENTS if case["latents"] else {}),
+        }
+    )
+    found = lmcache_mp.predict(manifest, Request(case["token_ids"]))
+    assert sorted(found.names or ()) == made.server[name], found
+    for key in made.server[name]:
+        read = lmcache_mp.parse(key)
+        assert read is not None
+        assert (read.model, read.namespace) == (case["model"], case["salt"] or None)

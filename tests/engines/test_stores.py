@@ -21,10 +21,12 @@ from kvgate.stores.scanning.locate import open_store
 from tests.acceptance.releases import DECLARED, make
 from tests.cli.conftest import Ran, in_process
 
+from .models import tiny_llama
 from .servers import CHUNK, SECONDS, lmcache_server, prompts, redis_server, until
 
 TENANT = "tenant-a"
-FIRST, NEXT = ([(step * number + 3) % 1200 for number in range(length)] for step, length in ((7, 100), (11, 129)))
+VOCABULARY = make.VOCABULARY
+FIRST, NEXT = ([(step * number + 3) % VOCABULARY for number in range(length)] for step, length in ((7, 100), (11, 129)))
 IMAGE = "vllm/vllm-openai:v0.32.0@sha256:" + "5" * 64
 
 
@@ -33,7 +35,8 @@ class Stored:
     """What two engines did, the second with other weights under the same name.
 
     Attributes:
-        folder: what LMCache's server keeps in files.
+        folder: what LMCache's server keeps in files, by its adapter in Python.
+        native: the same, by its adapter in C++.
         redis: the URL of the Redis in which it keeps the same.
         example: the folder of vLLM's example connector.
         manifests: of the first deployment, of the second, and of the second with the printed setting.
@@ -46,6 +49,7 @@ class Stored:
     """
 
     folder: Path
+    native: Path
     redis: str
     example: Path
     manifests: tuple[Path, Path, Path]
@@ -59,14 +63,20 @@ class Stored:
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
     work = tmp_path_factory.mktemp("stores")
-    model, folder, example = work / "models" / "live", work / "kv", work / "example"
+    model, folder, native, example = work / "models" / "live", work / "kv", work / "native", work / "example"
     example.mkdir()
     write_model(model, 0)
     with redis_server(work) as url:
         adapters: list[dict[str, Any]] = [
             {"type": "fs", "base_path": str(folder)},
+            {"type": "fs_native", "base_path": str(native)},
             {"type": "resp", "host": "127.0.0.1", "port": int(url.split(":")[2].split("/")[0])},
         ]
+
+        def stored_by(names_: set[str]) -> bool:
+            files = {name for name in names_ if name.endswith(".data")}
+            return files <= names(str(folder)) & names(str(native)) and names_ - files <= names(url)
+
         with lmcache_server(work, adapters) as (port, http):
             wait = {"lmcache.mp.mq_timeout": SECONDS}
             server = {"lmcache.mp.host": "tcp://127.0.0.1", "lmcache.mp.port": port, **wait}
@@ -79,7 +89,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
                 for ids, salt in ((FIRST, None), (FIRST[:70], TENANT), (NEXT, None)):
                     assert ask(ids, salt)["cached"] == 0
                 wanted = {*predict(first, FIRST, work), *predict(first, FIRST[:70], work, TENANT), *foretold}
-                until(lambda: wanted <= names(str(folder)) | names(url), work / "lmcache.log")
+                until(lambda: stored_by(wanted), work / "lmcache.log")
 
             write_model(model, 1)
             with Client(http) as client:  # what follows comes from the stores, not from the server's memory
@@ -91,9 +101,9 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
                 again, _ = check(first, settled)
                 answers = ask(FIRST, setting["value"]), ask(FIRST)
                 salted = set(predict(settled, FIRST, work))
-                until(lambda: salted <= names(str(folder)) | names(url), work / "lmcache.log")
+                until(lambda: stored_by(salted), work / "lmcache.log")
             manifests = (first, second, settled)
-            yield Stored(folder, url, example, manifests, foretold, model, setting, (checked, again), answers)
+            yield Stored(folder, native, url, example, manifests, foretold, model, setting, (checked, again), answers)
 
 
 def transfer(connector: str, settings: dict[str, Any]) -> dict[str, Any]:
@@ -101,27 +111,8 @@ def transfer(connector: str, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_model(folder: Path, seed: int) -> None:
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
     shutil.rmtree(folder, ignore_errors=True)
-    config = LlamaConfig(
-        vocab_size=1200,
-        hidden_size=128,
-        intermediate_size=192,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        max_position_embeddings=256,
-        architectures=["LlamaForCausalLM"],
-    )
-    torch.manual_seed(seed)
-    built = LlamaForCausalLM(config)
-    with torch.no_grad():
-        for parameter in built.parameters():
-            parameter.mul_(4)  # so that what was attended to shows in the answer
-    built.to(torch.bfloat16).save_pretrained(folder)
+    tiny_llama(folder, seed, vocabulary=VOCABULARY, positions=256, scale=4)
     make.train().save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps(make.tokenizer_config()))
     (folder / "chat_template.jinja").write_text(make.TEMPLATE)
@@ -180,7 +171,7 @@ def scan(location: str, *options: str) -> dict[str, Any]:
 
 
 def test_every_entry_of_the_server_is_named(stored: Stored) -> None:
-    for location in (str(stored.folder), stored.redis):
+    for location in (str(stored.folder), str(stored.native), stored.redis):
         rows = {row["namespace"]: row for row in scan(location, "--show-keys")["rows"]}
         assert set(rows) == {None, TENANT, stored.setting["value"]}
         for row in rows.values():
@@ -208,6 +199,7 @@ def test_exactly_the_names_foretold_are_there(stored: Stored, tmp_path: Path) ->
     foretold += predict(settled, FIRST, tmp_path)
     there = names(str(stored.folder)) | names(stored.redis)
     assert sorted(there) == sorted(foretold)
+    assert names(str(stored.native)) == names(str(stored.folder))
 
 
 def test_a_conversation_of_the_snapshot_is_foretold_like_any_prompt(stored: Stored, tmp_path: Path) -> None:
@@ -237,6 +229,7 @@ def test_the_example_connector_writes_the_files_foretold(stored: Stored, tmp_pat
 def test_the_printed_setting_keeps_stale_entries_out_of_reach(stored: Stored) -> None:
     assert stored.setting["path"] == "cache.namespace"
     assert stored.checked == (10, 0)
+    assert in_process("namespace", str(stored.manifests[1]), "-q").out == f"{stored.setting['value']}\n"
     kept_apart, left_out = stored.answers
     assert (kept_apart["cached"], left_out["cached"]) == (0, len(FIRST) // CHUNK * CHUNK)
     assert kept_apart["token_ids"] != left_out["token_ids"]  # the hit was wrong

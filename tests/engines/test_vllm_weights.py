@@ -21,6 +21,7 @@ from kvgate.weights.served.report import ServedRank
 from kvgate.weights.served.stretches import CheckpointStretches
 from tests.cli.conftest import in_process
 
+from .models import tiny_llama
 from .vllm_server import vllm
 
 UNPACKED, AS_SHIPPED = (
@@ -37,24 +38,9 @@ class Models(NamedTuple):
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
-        vocab_size=130,  # vLLM pads it to 192
-        hidden_size=128,
-        intermediate_size=192,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        architectures=["LlamaForCausalLM"],
-    )
-    folders = []
-    for seed in range(2):
-        torch.manual_seed(seed)
-        folders.append(tmp_path_factory.mktemp(f"model-{seed}"))
-        LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folders[-1])
+    folders = [tmp_path_factory.mktemp(f"model-{seed}") for seed in range(2)]
+    for seed, folder in enumerate(folders):
+        tiny_llama(folder, seed, vocabulary=130)  # vLLM pads it to 192
     return Models(*folders)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 from kvgate.corpora.endpoints.client import Client
 from kvgate.rules.errors import InputError
 from tests.engines.install import environment, installed
+from tests.engines.servers import free_port
 
 MINUTES = 900  # a hang guard
 
@@ -23,9 +23,7 @@ MINUTES = 900  # a hang guard
 @contextmanager
 def vllm(model: Path, extension: str, ranks: int, log: Path) -> Iterator[str]:
     """Serve a model, and yield the URL; its workers have an extension, and its development mode is on."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     small = ["--dtype", "bfloat16", "--max-model-len", "64", "--block-size", "32", "--max-num-seqs", "2"]
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), *small]
     command += ["--enforce-eager", "--skip-tokenizer-init", "--tensor-parallel-size", str(ranks)]

@@ -1,7 +1,7 @@
-"""LMCache as it runs inside an engine: what its own code names, and what it really stores.
+"""What LMCache's own code names, inside an engine and as a server, and what it really stores inside one.
 
-Reads a list of cases on standard input; writes the keys of each on standard output, as JSON. A case with a ``store`` is
-stored there by LMCache's engine, from tensors on the CPU.
+Reads cases on standard input, ``{"inside": [...], "server": [...]}``; writes the names of each on standard output in
+the same form. A case with a ``store`` is stored there by LMCache's engine, from tensors on the CPU.
 """
 
 from __future__ import annotations
@@ -14,11 +14,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from lmcache.integration.vllm.vllm_multi_process_adapter import ParallelStrategy
 from lmcache.utils import mock_up_broadcast_fn, mock_up_broadcast_object_fn
 from lmcache.v1.cache_engine import LMCacheEngineBuilder
 from lmcache.v1.config import LMCacheEngineConfig
+from lmcache.v1.distributed.api import ipc_key_to_object_keys
+from lmcache.v1.distributed.l2_adapters.fs_l2_adapter import _object_key_to_filename
+from lmcache.v1.distributed.l2_adapters.native_connector_l2_adapter import _object_key_to_string
 from lmcache.v1.gpu_connector.gpu_connectors import GPUConnectorInterface
 from lmcache.v1.metadata import LMCacheMetadata
+from lmcache.v1.multiprocess.custom_types import IPCCacheServerKey
+from lmcache.v1.multiprocess.token_hasher import TokenHasher
 from lmcache.v1.token_database import ChunkedTokenDatabase
 
 LAYERS, HEADS, SIZE = 2, 2, 16
@@ -43,7 +49,7 @@ class Zeros(GPUConnectorInterface):  # type: ignore[misc]  # LMCache is not what
     batched_to_gpu = to_gpu
 
 
-def keys(number: int, case: dict[str, Any]) -> Iterator[str]:
+def inside(number: int, case: dict[str, Any]) -> Iterator[str]:
     """Yield the keys of a case, in the order in which LMCache makes them."""
     if case["seed"] is None:
         os.environ.pop("PYTHONHASHSEED", None)  # which only matters to what does not use Python's own hash
@@ -76,7 +82,31 @@ def keys(number: int, case: dict[str, Any]) -> Iterator[str]:
             time.sleep(0.05)
 
 
+def served(case: dict[str, Any]) -> Iterator[str]:
+    """Yield what every rank of an engine names through a server: keys, and files' names."""
+    hashes = TokenHasher(case["chunk"]).compute_chunk_hashes(case["token_ids"])
+    for worker in range(case["tensor"] * case["pipeline"]):
+        ranks = ParallelStrategy(
+            case["latents"],
+            case["tensor"] * case["pipeline"],
+            worker,
+            case["tensor"],
+            case["pipeline"],
+            case["servers"],
+        )
+        asked = IPCCacheServerKey.from_token_ids(
+            case["model"], ranks.kv_world_size, ranks.kv_worker_id, case["token_ids"], cache_salt=case["salt"]
+        )
+        for key in ipc_key_to_object_keys(asked, hashes, [0])[0]:
+            yield _object_key_to_string(key)
+            yield _object_key_to_filename(key)
+
+
 if __name__ == "__main__":
-    made = [list(keys(number, case)) for number, case in enumerate(json.load(sys.stdin))]
+    cases = json.load(sys.stdin)
+    made = {
+        "server": [sorted(set(served(case))) for case in cases["server"]],
+        "inside": [list(inside(number, case)) for number, case in enumerate(cases["inside"])],
+    }
     print(json.dumps(made), flush=True)
     os._exit(0)  # what LMCache leaves running would keep the process
