@@ -17,6 +17,10 @@ def scan_store(
         str, typer.Argument(metavar="LOCATION", help="A folder, or a Redis database: redis://host:port/database.")
     ],
     connector: Connector = None,
+    manifest: Annotated[
+        str | None,
+        typer.Option(metavar="MANIFEST", help="Say which entries are of this deployment's model, as names spell it."),
+    ] = None,
     password_env: Annotated[
         str | None,
         typer.Option("--password-env", metavar="NAME", help="The environment variable with the server's password."),
@@ -46,18 +50,20 @@ def scan_store(
     from kvgate.cli.formats.privacy import Veil
     from kvgate.cli.listing import as_json, json_wanted
     from kvgate.cli.progress import shown
+    from kvgate.inputs import load_manifest
     from kvgate.stores.scanning.inventory import take_inventory
     from kvgate.stores.scanning.locate import open_store
 
     wanted = json_wanted(output)
     known_connector(connector)
+    deployment = None if manifest is None else load_manifest(manifest)
     with shown(quiet=quiet, no_color=no_color) as progress:
         found = take_inventory(open_store(location, secret(password_env, "--password-env")), connector, progress)
     veil = Veil(lifted=show_keys)
     if wanted:
-        console.emit(as_json(inventory_data(found, veil)))
+        console.emit(as_json(inventory_data(found, veil, deployment)))
     else:
         page = Page(console.width(), color=console.colored(sys.stdout, no_color=no_color))
-        inventory_page(page, found, veil)
+        inventory_page(page, found, veil, deployment)
         console.emit(page.text())
     return 0 if found.complete else NOT_ALL

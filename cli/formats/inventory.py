@@ -9,6 +9,7 @@ from typing import Any
 from kvgate.cli.formats.page import Page
 from kvgate.cli.formats.privacy import Veil
 from kvgate.cli.plain import short, visible
+from kvgate.rules.manifest import Manifest
 from kvgate.stores.keys.schemes import readings
 from kvgate.stores.scanning.entries import Unread
 from kvgate.stores.scanning.inventory import Counted, Inventory, Row
@@ -19,8 +20,15 @@ _SEVERAL = 3  # values that are listed one by one
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 
-def inventory_data(found: Inventory, veil: Veil) -> dict[str, Any]:
-    """Return an inventory as plain data; times in UTC, or null where the store keeps none."""
+def inventory_data(found: Inventory, veil: Veil, deployment: Manifest | None) -> dict[str, Any]:
+    """Return an inventory as plain data; times in UTC, or null where the store keeps none.
+
+    Args:
+        found: the inventory.
+        veil: what hides whose entries they are.
+        deployment: whose model's entries are marked; of no deployment where ``None``.
+
+    """
     return {
         "location": found.location,
         "complete": found.complete,
@@ -29,6 +37,7 @@ def inventory_data(found: Inventory, veil: Veil) -> dict[str, Any]:
                 "connectors": list(row.connectors),
                 "namespace": veil.namespace(row.namespace),
                 "model": row.model,
+                **({} if deployment is None else {"ofTheModel": row.of_the_model(deployment)}),
                 "layout": dict(row.layout),
                 "within": {name: sorted(values, key=str) for name, values in row.within.items()},
                 **_counted(row),
@@ -42,14 +51,14 @@ def inventory_data(found: Inventory, veil: Veil) -> dict[str, Any]:
     }
 
 
-def inventory_page(page: Page, found: Inventory, veil: Veil) -> None:
-    """Write an inventory as a table."""
+def inventory_page(page: Page, found: Inventory, veil: Veil, deployment: Manifest | None) -> None:
+    """Write an inventory as a table; the arguments are those of :func:`inventory_data`."""
     page.say(visible(found.location), style="bold")
     if not found.rows and found.complete:
         page.say("nothing lies there", indent=2)
     for row in found.rows[:_SHOWN]:
         page.gap()
-        _row(page, row, veil)
+        _row(page, row, veil, deployment)
     if len(found.rows) > _SHOWN:
         page.gap()
         page.say(f"and {len(found.rows) - _SHOWN:,} more rows (-o json has them)", indent=2)
@@ -73,9 +82,13 @@ def inventory_page(page: Page, found: Inventory, veil: Veil) -> None:
             page.say(visible(note), hang=2)
 
 
-def _row(page: Page, row: Row, veil: Veil) -> None:
+_OF_THE_MODEL = {True: "  this deployment's model", False: "  another model", None: ""}
+
+
+def _row(page: Page, row: Row, veil: Veil, deployment: Manifest | None) -> None:
     model = visible(row.model) if row.model is not None else "(names hold no model)"
-    page.parts([(model, "bold"), (f"  {' or '.join(row.connectors)}", "")], indent=2, hang=2)
+    mark = "" if deployment is None else _OF_THE_MODEL[row.of_the_model(deployment)]
+    page.parts([(model, "bold"), (f"  {' or '.join(row.connectors)}{mark}", "")], indent=2, hang=2)
     page.say(f"namespace: {visible(veil.namespace(row.namespace) or 'none')}", indent=4, hang=2)
     if said := _said(row):
         page.say(said, indent=4, hang=2)

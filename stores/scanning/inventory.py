@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from kvgate.rules.manifest import Manifest
 from kvgate.rules.progress import Progress, silent
 from kvgate.stores.keys.schemes import LONGEST, SCHEMES, readings
 from kvgate.stores.keys.stored import StoredKey
@@ -62,6 +63,19 @@ class Row(Counted):
     model: str | None = None
     layout: Mapping[str, str | int] = field(default_factory=dict)
     within: dict[str, set[str | int]] = field(default_factory=dict)
+
+    def of_the_model(self, manifest: Manifest) -> bool | None:
+        """Whether these are entries of a deployment's model, as its connector spells it in names.
+
+        Args:
+            manifest: the deployment.
+
+        Returns:
+            ``None`` where these names hold no model, or where it is not known how the deployment's is spelled.
+
+        """
+        spelled = SCHEMES[self.connectors[0]].model(manifest)
+        return None if spelled is None or self.model is None else spelled == self.model
 
 
 @dataclass

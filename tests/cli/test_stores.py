@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Run
+from .conftest import MakeManifest, Run
 
 HASHES = [f"{number:064x}" for number in range(3)]
 
@@ -112,3 +112,24 @@ def test_one_clear_line_of_what_is_wrong(run: Run, arguments: list[str], code: i
     assert (ran.code, ran.out) == (code, "")
     assert ran.err.startswith("error: ")
     assert "hunter2" not in ran.err
+
+
+def test_entries_of_a_deployments_model_are_told_from_others(run: Run, manifest: MakeManifest) -> None:
+    put(f"acme-SEP-support-8b@0x02000200@0@{HASHES[0]}.data")
+    put(f"support-8b@0x02000200@0@{HASHES[0]}.data")
+    put(f"{HASHES[0][:32]}/layer.safetensors")
+    put(f"{HASHES[0]}_acme-support-8b_0_2.bin")
+    given = ["stores", "scan", "kv", "--manifest", manifest("new.yaml", {"model.served_name": "acme/support-8b"})]
+    rows = {
+        (row["connectors"][0], row["model"]): row["ofTheModel"]
+        for row in json.loads(run(*given, "-o", "json").out)["rows"]
+    }
+    assert rows == {
+        ("lmcache-mp", "acme/support-8b"): True,
+        ("lmcache-mp", "support-8b"): False,
+        ("vllm-example", None): None,
+        ("sglang-hicache-file", "acme-support-8b"): True,
+    }
+    out = run(*given).out
+    assert "acme/support-8b  lmcache-mp  this deployment's model" in out
+    assert "support-8b  lmcache-mp  another model" in out

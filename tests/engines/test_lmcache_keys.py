@@ -6,11 +6,10 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from kvgate.stores.keys import lmcache, lmcache_mp
 from kvgate.stores.keys.stored import Request
@@ -83,9 +82,8 @@ class Made:
     stores: dict[str, str]
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
-    work = tmp_path_factory.mktemp("lmcache")
+@contextmanager
+def running(work: Path) -> Iterator[Made]:
     with redis_server(work) as url:
         stores = {"redis": url, "files": f"fs://localhost:0{work}/kv"}
         cases = {**CASES, **{name: {"store": store, "tags": {"ns": "kvg1-y"}} for name, store in stores.items()}}
@@ -131,22 +129,29 @@ def predicted(case: dict[str, Any], location: str = "resp://cache-1:6379") -> tu
     return found.names
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_the_names_foretold_are_those_that_lmcache_makes(made: Made, name: str) -> None:
-    keys, case = made.inside[name], {**PLAIN, **CASES[name]}
+def test_the_names_foretold_are_those_that_lmcache_makes_and_stores(tmp_path: Path) -> None:
+    """One test, since one run of LMCache answers all of it."""
+    with running(tmp_path) as made:
+        for name, changes in CASES.items():
+            inside_as_made(made.inside[name], {**PLAIN, **changes})
+        for store, location in made.stores.items():
+            stored_as_foretold(store, location)
+        for name, changes in SERVER_CASES.items():
+            served_as_made(made.server[name], {**SERVED, **changes})
+
+
+def inside_as_made(keys: list[str], case: dict[str, Any]) -> None:
     chunks = len(case["token_ids"]) // case["chunk"]
     assert len(keys) == chunks * case["ranks"]
     by_chunk = [keys[rank * chunks + chunk] for chunk in range(chunks) for rank in range(case["ranks"])]
-    assert list(predicted(case) or ()) == by_chunk
+    assert list(predicted(case) or ()) == by_chunk, case
     for key in keys:
         read = lmcache.parse(key)
         assert read is not None
         assert (read.model, read.fields["world_size"]) == (case["model"], case["ranks"])
 
 
-@pytest.mark.parametrize("store", ["redis", "files"])
-def test_exactly_the_names_foretold_are_stored(made: Made, store: str) -> None:
-    location = made.stores[store]
+def stored_as_foretold(store: str, location: str) -> None:
     there = list(open_store(location).entries())
     assert all(isinstance(one, Entry) for one in there)
     foretold = predicted({**PLAIN, "tags": {"ns": "kvg1-y"}}, location)
@@ -157,9 +162,7 @@ def test_exactly_the_names_foretold_are_stored(made: Made, store: str) -> None:
     assert row.within == {"worker": {0}, **({"part": {"kv_bytes", "metadata"}} if store == "redis" else {})}
 
 
-@pytest.mark.parametrize("name", SERVER_CASES)
-def test_the_names_foretold_are_those_that_the_server_makes(made: Made, name: str) -> None:
-    case = {**SERVED, **SERVER_CASES[name]}
+def served_as_made(keys: list[str], case: dict[str, Any]) -> None:
     servers = ",".join(f"tcp://cache-{number}:5555" for number in range(case["servers"]))
     extra = {"kv_connector_extra_config": {"lmcache.mp.server_urls": servers}}
     manifest = clean(
@@ -175,8 +178,8 @@ def test_the_names_foretold_are_those_that_the_server_makes(made: Made, name: st
         }
     )
     found = lmcache_mp.predict(manifest, Request(case["token_ids"]))
-    assert sorted(found.names or ()) == made.server[name], found
-    for key in made.server[name]:
+    assert sorted(found.names or ()) == keys, found
+    for key in keys:
         read = lmcache_mp.parse(key)
         assert read is not None
         assert (read.model, read.namespace) == (case["model"], case["salt"] or None)

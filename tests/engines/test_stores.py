@@ -7,11 +7,11 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from kvgate.corpora.endpoints.client import Client
@@ -60,9 +60,21 @@ class Stored:
     answers: tuple[dict[str, Any], dict[str, Any]]
 
 
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
-    work = tmp_path_factory.mktemp("stores")
+def test_what_real_connectors_store_is_named_foretold_and_kept_apart(tmp_path: Path) -> None:
+    """One test, since what it looks at takes two engines and a server to come about."""
+    work = tmp_path / "stores"
+    work.mkdir()
+    with serving(work) as stored:
+        every_entry_of_the_server_is_named(stored)
+        no_output_names_a_tenant_unless_asked(stored)
+        exactly_the_names_foretold_are_there(stored, tmp_path)
+        a_conversation_of_the_snapshot_is_foretold_like_any_prompt(stored, tmp_path)
+        the_example_connector_writes_the_files_foretold(stored, tmp_path)
+        the_printed_setting_keeps_stale_entries_out_of_reach(stored)
+
+
+@contextmanager
+def serving(work: Path) -> Iterator[Stored]:
     model, folder, native, example = work / "models" / "live", work / "kv", work / "native", work / "example"
     example.mkdir()
     write_model(model, 0)
@@ -170,7 +182,7 @@ def scan(location: str, *options: str) -> dict[str, Any]:
     return found
 
 
-def test_every_entry_of_the_server_is_named(stored: Stored) -> None:
+def every_entry_of_the_server_is_named(stored: Stored) -> None:
     for location in (str(stored.folder), str(stored.native), stored.redis):
         rows = {row["namespace"]: row for row in scan(location, "--show-keys")["rows"]}
         assert set(rows) == {None, TENANT, stored.setting["value"]}
@@ -185,7 +197,7 @@ def test_every_entry_of_the_server_is_named(stored: Stored) -> None:
         assert {row["bytes"] / row["entries"] for row in rows.values()} == {2 * 2 * 2 * 32 * 2 * CHUNK}
 
 
-def test_no_output_names_a_tenant_unless_asked(stored: Stored) -> None:
+def no_output_names_a_tenant_unless_asked(stored: Stored) -> None:
     for location in (str(stored.folder), stored.redis):
         for told in ("text", "json"):
             ran = in_process("stores", "scan", location, "-o", told)
@@ -193,7 +205,7 @@ def test_no_output_names_a_tenant_unless_asked(stored: Stored) -> None:
             assert stored.setting["value"] in ran.out
 
 
-def test_exactly_the_names_foretold_are_there(stored: Stored, tmp_path: Path) -> None:
+def exactly_the_names_foretold_are_there(stored: Stored, tmp_path: Path) -> None:
     first, _, settled = stored.manifests
     foretold = [*predict(first, FIRST, tmp_path), *stored.foretold, *predict(first, FIRST[:70], tmp_path, TENANT)]
     foretold += predict(settled, FIRST, tmp_path)
@@ -202,7 +214,7 @@ def test_exactly_the_names_foretold_are_there(stored: Stored, tmp_path: Path) ->
     assert names(str(stored.native)) == names(str(stored.folder))
 
 
-def test_a_conversation_of_the_snapshot_is_foretold_like_any_prompt(stored: Stored, tmp_path: Path) -> None:
+def a_conversation_of_the_snapshot_is_foretold_like_any_prompt(stored: Stored, tmp_path: Path) -> None:
     manifest = stored.manifests[0]
     snapshot = open_snapshot(manifest / "tokens.jsonl", None)
     entry = max(snapshot.entries(), key=lambda entry: len(entry.renders[0].ids) if entry.renders[0].ok else 0)
@@ -213,7 +225,7 @@ def test_a_conversation_of_the_snapshot_is_foretold_like_any_prompt(stored: Stor
     assert (ran.code, "kvgate corpus show" in ran.err) == (2, True)
 
 
-def test_the_example_connector_writes_the_files_foretold(stored: Stored, tmp_path: Path) -> None:
+def the_example_connector_writes_the_files_foretold(stored: Stored, tmp_path: Path) -> None:
     data = yaml.safe_load((stored.manifests[0] / "manifest.yaml").read_text())
     data["cache"] |= {"connector": "vllm-example", "version": None, "location": str(stored.example)}
     manifest = tmp_path / "example.yaml"
@@ -226,7 +238,7 @@ def test_the_example_connector_writes_the_files_foretold(stored: Stored, tmp_pat
     assert row["entries"] == 6
 
 
-def test_the_printed_setting_keeps_stale_entries_out_of_reach(stored: Stored) -> None:
+def the_printed_setting_keeps_stale_entries_out_of_reach(stored: Stored) -> None:
     assert stored.setting["path"] == "cache.namespace"
     assert stored.checked == (10, 0)
     assert in_process("namespace", str(stored.manifests[1]), "-q").out == f"{stored.setting['value']}\n"
