@@ -63,7 +63,7 @@ class KubernetesObject:
     @property
     def shown(self) -> str:
         """Kind and name, for reasons and errors."""
-        return f"{self.kind}/{clean_text(self.name) or '...'}"
+        return f"{clean_text(self.kind) or '...'}/{clean_text(self.name) or '...'}"
 
 
 def is_kubernetes(text: str) -> bool:

@@ -10,6 +10,10 @@ from kvgate.rules.canonical import sha256
 from kvgate.rules.credentials import holds_credential, is_secret, is_secret_name, looks_issued
 
 _USER_INFO = re.compile(r"(?<=://)[^/?#\s@]*(?:@[^/?#\s@]*)*@")
+# The beginning of JSON, or of what a shell leaves of it: no template, whose braces stand in pairs.
+_STRUCTURE = re.compile(r"\s*(?:\{(?![{%#])|\[)")
+_KEY = re.compile(r"[\[{,\"']*[A-Za-z][\w.-]*[\"']?:(?!//)")
+_NAME_IN_IT = re.compile(r"([A-Za-z][\w.-]{0,63})[\"']?\s{0,3}[:=]")
 _QUERY = re.compile(r"(?<=[?&;])([A-Za-z0-9_.%-]+)=[^&;#\s]*[&;]?")
 
 # Texts that say nothing of whose deployment it is: numbers, switches, efforts, and paths.
@@ -49,6 +53,11 @@ def _holds_user_info(word: str) -> bool:
     return 0 <= start < end and ":" in word[start + 3 : end]
 
 
+def _names_one(text: str) -> bool:
+    """Whether something in a text is called as a credential is: what stands under it may be nested in any way."""
+    return any(is_secret_name(name) for name in _NAME_IN_IT.findall(text))
+
+
 def clean(value: Any, name: str = "") -> tuple[Any, bool]:
     """Return ``value`` without credentials, and whether something was dropped.
 
@@ -69,11 +78,13 @@ def clean(value: Any, name: str = "") -> tuple[Any, bool]:
                 kept[key] = cleaned
         return kept, dropped
     if isinstance(value, list):
+        if any(isinstance(item, str) and _KEY.match(item) and _names_one(item) for item in value):
+            return None, True  # a structure that the shell has split into words
         pairs = [clean(item, name) for item in value]
         return [item for item, lost in pairs if not (lost and item is None)], any(lost for _, lost in pairs)
     if is_secret(name, value):
         return None, True
     if isinstance(value, str):
-        text = clean_text(value)
+        text = None if _STRUCTURE.match(value) and _names_one(value) else clean_text(value)
         return text, text != value
     return value, False

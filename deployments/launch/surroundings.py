@@ -260,7 +260,7 @@ def over_code(mount: Mount, data: Iterable[str]) -> str | None:
     """
     table = surroundings_table()
     target = PurePosixPath(mount.target or "/")
-    shown = clean_text(str(target)) or "..."
+    shown = clean_text(mount.target) or "..."
     reason = f"{shown} is mounted over the image's own files"
     if any(label in mount.target for label in mount.expansions):
         return f"the shell fills in what is mounted: {mount.expansions[0]}"

@@ -119,7 +119,28 @@ def test_a_token_id_is_a_number_and_stays() -> None:
 def test_what_a_manifest_is_refused_for_was_dropped_before(text: str) -> None:
     kept, dropped = clean({"setting": [text]})
     assert dropped
-    assert not any(holds_credential(one) for one in kept["setting"])
+    assert not any(holds_credential(one) for one in kept.get("setting", []))
+
+
+STRUCTURES = {
+    "JSON of an unknown flag": """--new-thing '{{"a": [{{"redisPassword": ["{}"]}}]}}'""",
+    "JSON that a shell has split": """--new-thing {{password: [{}], url: x}}""",
+    "JSON of a known flag that takes a text": """--served-model-name '{{"hf_token": {{"x": "{}"}}}}'""",
+    "what is nearly JSON": """--new-thing "{{'api_key': ['{}']}}" """,
+}
+
+
+@pytest.mark.parametrize("place", STRUCTURES)
+def test_a_secret_inside_a_structure_is_dropped_with_the_whole_of_it(place: str) -> None:
+    secret = "k" + "x7" * 12
+    assert secret not in _told(f"vllm serve org/m {STRUCTURES[place].format(secret)}")
+
+
+@pytest.mark.parametrize(
+    "value", ["{{ bos_token }}", "{% set eos_token = 'x' %}", '{"a": [1]}', "[1, 2]", ["a=/x", "b=/y"], ["x:1"]]
+)
+def test_templates_structures_and_lists_without_one_stay(value: object) -> None:
+    assert clean(value) == (value, False)
 
 
 @pytest.mark.parametrize("settings", [{"password": 1234}, {"a": {"apiKey": 7.5}}, {"note": "--api-key k9"}])
