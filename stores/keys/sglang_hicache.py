@@ -159,16 +159,20 @@ def _bucket(name: str) -> str:
 
 
 _HASH = r"(?P<hash>[0-9a-f]{64})"
+# Caches beside that of keys and values (srt/mem_cache/hicache_storage.py, PoolName).
+_POOLS = (
+    r"mamba|draft|(?:draft_|auxiliary_)?swa|(?:draft_)?indexer|deepseek_v4_c[0-9]+(?:_(?:indexer|scale|rope|state))*"
+)
 # A tensor rank is less than the size behind it; a pipeline size is more than the rank behind it.
-_RANKED = r"(?P<model>[^/\x00]+?)(?:_(?P<tp_rank>[0-9]{1,5})_(?P<tp_size>[0-9]{1,5}))?"
+_RANKED = r"(?P<model>[^_/\x00][^/\x00]*?)(?:_(?P<tp_rank>[0-9]{1,5})_(?P<tp_size>[0-9]{1,5}))?"
 _FILE = re.compile(
-    rf"{_HASH}(?:\.(?P<pool>[a-z0-9_]+))?_{_RANKED}(?:_(?P<pp_size>[0-9]{{1,5}})_(?P<pp_rank>[0-9]{{1,5}}))?"
+    rf"{_HASH}(?:\.(?P<pool>{_POOLS}))?_{_RANKED}(?:_(?P<pp_size>[0-9]{{1,5}})_(?P<pp_rank>[0-9]{{1,5}}))?"
     r"(?:_cp(?P<cp_rank>[0-9]+)_(?P<cp_size>[0-9]+))?"
     r"(?:_tp(?P<dcp_tp_size>[0-9]+)_dcp(?P<dcp_rank>[0-9]+)_(?P<dcp_size>[0-9]+)_page(?P<page>[0-9]+))?\.bin"
 )
-_PIECE = re.compile(rf"(?:(?P<bucket>[0-9a-f]{{2}})/)?{_HASH}_{_RANKED}(?:_(?P<half>[kv]))?")
+_PIECE = re.compile(rf"(?!.*\.bin$)(?:(?P<bucket>[0-9a-f]{{2}})/)?{_HASH}_{_RANKED}(?:_(?P<half>[kv]))?")
 _OBJECT = re.compile(
-    rf"(?:(?P<start>[^\x00]+)_)?{_HASH}_(?P<rank>(?:dcp[0-9]+_cp[0-9]+)?(?:_?[0-9]{{1,5}}){{0,2}})_(?P<half>[kv])"
+    rf"(?P<start>[^\x00]+)_{_HASH}_(?P<rank>(?:dcp[0-9]+_cp[0-9]+)?(?:_?[0-9]{{1,5}}){{0,2}})_(?P<half>[kv])"
 )
 _COUNTED = ("tp_rank", "tp_size", "pp_size", "pp_rank", "cp_rank", "cp_size", "dcp_rank", "dcp_size", "page")
 

@@ -19,7 +19,7 @@ from kvgate.stores.keys.vllm_blocks import UNSAID, block_hashes
 _ID = "vllm-mooncake"
 _RANKS = ("tp_rank", "pcp", "dcp", "pp_rank")
 _KEY = re.compile(
-    r"(?:(?P<prefix>[^\x00]+)@)?(?P<model>[^@/\x00]+)(?P<format>(?:@store_[a-z]+:[^@\x00]+)*)"
+    r"(?:(?P<prefix>[^\x00]+)@)?(?P<model>(?!store_[a-z]+:)[^@/\x00]+)(?P<format>(?:@store_[a-z]+:[^@\x00]+)*)"
     r"@tp_rank:(?P<tp_rank>[0-9]+)@pcp(?P<pcp>[0-9]+)@dcp(?P<dcp>[0-9]+)@pp_rank:(?P<pp_rank>[0-9]+)"
     r"@group:(?P<group>[0-9]+)@(?P<hash>[0-9a-f]{64}|[0-9a-f]{32})"
 )
