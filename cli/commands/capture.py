@@ -224,7 +224,10 @@ def _split(given: str) -> tuple[str, str | None]:
 
 
 class _Beside(Mapping[str, bytes]):
-    """The files that a launch line names, read when they are asked for; paths are relative to the line's folder."""
+    """The files that a launch line names, read when they are asked for; paths are relative to the line's folder.
+
+    A path that leads out of it by ``..`` is none of them: who wrote the line is not who runs the capture.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -238,7 +241,7 @@ class _Beside(Mapping[str, bytes]):
 
     def __contains__(self, name: object) -> bool:
         try:
-            return isinstance(name, str) and (self._folder / name).is_file()
+            return isinstance(name, str) and ".." not in Path(name).parts and (self._folder / name).is_file()
         except (OSError, ValueError):  # too long for a name, or a NUL in it
             return False
 

@@ -214,6 +214,15 @@ def test_a_file_that_the_launch_line_names_is_read_beside_it(run: Run, recorded:
     assert recorded.asked["launch"][0].values["engine.block_size"] == 64
 
 
+def test_a_launch_line_names_no_file_outside_its_folder(run: Run, recorded: Recorded, tmp_path: Path) -> None:
+    (tmp_path / "deploy").mkdir()
+    (tmp_path / "vllm.yaml").write_text("block-size: 64\n")
+    (tmp_path / "deploy" / "serve.sh").write_text("vllm serve m --config ../vllm.yaml\n")
+    assert run("capture", "m", "--from", "deploy/serve.sh", "-o", "out").code == 0
+    unknown = dict(recorded.asked["launch"][0].unknown)
+    assert unknown["engine.block_size"] == "--config ../vllm.yaml was not given, and it may set this"
+
+
 POOLS = """apiVersion: v1
 kind: Pod
 metadata: {name: %s}
