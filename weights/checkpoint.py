@@ -165,7 +165,7 @@ def list_folder(folder: Path) -> list[str]:
     try:
         return sorted(entry.name for entry in folder.iterdir())
     except OSError as error:
-        hint = "give the folder that holds the safetensors files"
+        hint = "give the folder that holds the safetensors files, a .gguf file, or a tensor map (.jsonl)"
         what = f"cannot be read as a folder: {error.strerror}"
         raise InputError(what, where=str(folder), hint=hint) from error
 
@@ -178,7 +178,11 @@ def _refuse_nothing(folder: Path, names: list[str]) -> NoReturn:
             where=str(folder),
             hint="save the checkpoint as safetensors, or take the files as they are (--opaque-pickle)",
         )
-    raise InputError("no safetensors weights here", where=str(folder))
+    raise InputError(
+        "no safetensors weights here",
+        where=str(folder),
+        hint="a checkpoint's folder, a GGUF file, an adapter's folder, a tensor map or a captured release is expected",
+    )
 
 
 def tensor_holders(folder: Path, files: tuple[TensorFile, ...]) -> dict[str, str]:

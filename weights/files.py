@@ -36,7 +36,8 @@ def open_stamped(path: Path) -> tuple[int, Stamp]:
         # Not blocking: opening a named pipe would otherwise wait for a writer for ever.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from error
+        hint = "who runs kvgate must be allowed to read it" if error.errno in (errno.EACCES, errno.EPERM) else None
+        raise InputError(f"cannot be read: {error.strerror}", where=str(path), hint=hint) from error
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
@@ -120,6 +121,22 @@ def write_whole(path: Path, data: bytes, *, private: bool = False) -> None:
             raise
     except OSError as error:
         raise InputError(f"cannot be written: {error.strerror}", where=str(path)) from error
+
+
+def require_writable(path: Path) -> None:
+    """Refuse a place that :func:`write_whole` could not write to, before the work is done; nothing is left there.
+
+    Raises:
+        InputError: it cannot be written to.
+    """
+    try:
+        if path.is_dir():
+            raise InputError("is a folder, and a file would be written there", where=str(path))
+        descriptor, beside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        os.close(descriptor)
+        Path(beside).unlink()
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot be written: {getattr(error, 'strerror', error)}", where=str(path)) from error
 
 
 @contextlib.contextmanager

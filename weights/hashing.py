@@ -60,6 +60,8 @@ def hash_files(files: Iterable[TensorFile], progress: Progress, kept: KeptHashes
             unread.append(file)
         else:
             entries += known
+    if kept is not None and unread:
+        kept.require_writable()
     maps = Maps()
     run = _Run(progress, sum(tensor.end - tensor.begin for file in unread for tensor in file.tensors), maps)
     with maps, ThreadPoolExecutor(_cores()) as pool:

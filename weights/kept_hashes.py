@@ -35,7 +35,7 @@ from typing import NoReturn
 
 from kvgate.rules.errors import InputError
 from kvgate.weights.digest import TensorEntry, root_digest, tensor_entries, unprinted
-from kvgate.weights.files import Stamp, locked, read_small, stamp_of, write_whole
+from kvgate.weights.files import Stamp, locked, read_small, require_writable, stamp_of, write_whole
 from kvgate.weights.tensor_file import TensorFile
 
 SCHEMA = "kvgate/kept-hashes/v1"
@@ -114,6 +114,14 @@ class KeptHashes:
         self._dirty = True
         if time.monotonic() - self._written >= _BETWEEN_WRITES:
             self.write()
+
+    def require_writable(self) -> None:
+        """Refuse a file that could not be written, before anything is hashed for it.
+
+        Raises:
+            InputError: it cannot be written.
+        """
+        require_writable(self._path)
 
     def write(self) -> None:
         """Write what is kept, beside its place and renamed, if there is anything new.

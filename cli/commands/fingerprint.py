@@ -17,7 +17,8 @@ def fingerprint(
     path: Annotated[
         str | None,
         typer.Argument(
-            metavar="[PATH]", help="A checkpoint folder, a GGUF file, a LoRA adapter's folder, or a tensor map."
+            metavar="[PATH]",
+            help="A checkpoint folder, a GGUF file, a LoRA adapter's folder, a tensor map, or a captured release.",
         ),
     ] = None,
     endpoint: Annotated[

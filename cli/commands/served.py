@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kvgate.rules.progress import Progress
-    from kvgate.weights.fingerprint import Fingerprint
-    from kvgate.weights.served.compare import ServedComparison
+    from kvgate.weights.digest import TensorEntry
+    from kvgate.weights.served.compare import ServedComparison, StretchReader
     from kvgate.weights.served.report import ServedRank
 
 _NAMED = 20  # tensors that the text names of each list
@@ -32,6 +32,7 @@ def fingerprint_served(
     from kvgate.cli.listing import as_json
     from kvgate.cli.progress import shown
     from kvgate.deployments.served import ask_served
+    from kvgate.weights.served.compare import compare_with_checkpoint
 
     key = api_key(api_key_env)
     with shown(quiet=quiet, no_color=no_color) as progress:
@@ -39,7 +40,7 @@ def fingerprint_served(
         stored = None if compare is None else _stored(Path(compare), progress)
         progress("asking the engine", 0, None, "ranks")
         ranks = ask_served(endpoint, key)
-        found = None if compare is None or stored is None else _compared(ranks, Path(compare), stored)
+        found = None if stored is None else compare_with_checkpoint(ranks, *stored)
     state = _state(ranks, found)
     if quiet:
         console.emit(f"{state}\n" if found is not None else "".join(f"{_digest(rank)}\n" for rank in ranks))
@@ -50,19 +51,15 @@ def fingerprint_served(
     return {"equal": 0, "different": 10, "undecided": 11}[state]
 
 
-def _stored(folder: Path, progress: Progress) -> Fingerprint:
-    from kvgate.deployments.config import effective_config, read_config
-    from kvgate.weights.fingerprint import fingerprint_checkpoint
-
-    config = effective_config(read_config(folder)).config if (folder / "config.json").exists() else None
-    return fingerprint_checkpoint(folder, config, progress)
-
-
-def _compared(ranks: Sequence[ServedRank], folder: Path, stored: Fingerprint) -> ServedComparison:
-    from kvgate.weights.served.compare import compare_with_checkpoint
+def _stored(path: Path, progress: Progress) -> tuple[Sequence[TensorEntry], StretchReader]:
+    """Return the tensors that an engine is compared with, and what reads parts of them: of a map nothing can."""
+    from kvgate.cli.commands.stored import Stored, map_of
     from kvgate.weights.served.stretches import CheckpointStretches
 
-    return compare_with_checkpoint(ranks, stored.entries, CheckpointStretches(folder))
+    if (mapped := map_of(path)) is not None:
+        return mapped.entries, lambda _name, _stretch: None
+    found = Stored(None, False, progress).checkpoint(path)
+    return found.entries, CheckpointStretches(path)
 
 
 def _state(ranks: Sequence[ServedRank], found: ServedComparison | None) -> str:

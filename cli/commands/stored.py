@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from kvgate.weights.tensor_map import TensorMap
 
 _MAP = ".jsonl"
+_MANIFESTS = (".yaml", ".yml")
 _SHOWN = ("digest", "kv_digest", "kv_rule", "layout", "tensors", "bytes")
 
 
@@ -36,23 +37,24 @@ class Stored:
         from kvgate.cli.output import refuse_overwriting
         from kvgate.rules.errors import UsageError
         from kvgate.weights.checkpoint import list_folder
+        from kvgate.weights.files import require_writable
         from kvgate.weights.kv_scales import kv_scales_digest
         from kvgate.weights.tensor_map import write_map
 
-        adapter, is_map = _is_adapter(path), path.suffix == _MAP
+        adapter, mapped = _is_adapter(path), map_of(path)
         if map_to is not None:
-            if adapter or is_map:
-                what = "an adapter has no map of its own" if adapter else "that is a map"
+            if adapter or mapped is not None:
+                what = "an adapter has no map of its own" if adapter else "it is had from a map already"
                 raise UsageError(what, where=f"-o map={map_to}")
             refuse_overwriting([map_to], [path / name for name in list_folder(path)] if path.is_dir() else [path])
             if map_to.suffix != _MAP:
                 raise UsageError(f"a map is known by its name: {map_to.stem}{_MAP}", where=f"-o map={map_to}")
+            require_writable(map_to)
         if adapter:
             return _adapter(path)
-        if is_map:
-            found, _ = self._side(path)
-            return {"digest": found.digest, "tensors": len(found.entries)}
-        print_ = self._checkpoint(path)
+        if mapped is not None:
+            return {"digest": mapped.digest, "tensors": len(mapped.entries)}
+        print_ = self.checkpoint(path)
         if map_to is not None:
             write_map(print_, map_to)
         facts = {name: getattr(print_, name) for name in _SHOWN}
@@ -110,20 +112,51 @@ class Stored:
 
     def _side(self, path: Path) -> tuple[TensorMap, dict[str, Any] | None]:
         """Return the tensors at ``path``, and what GGUF says beside them."""
-        from kvgate.weights.tensor_map import TensorMap, read_map
+        from kvgate.weights.tensor_map import TensorMap
 
-        if path.suffix == _MAP:
-            return read_map(path, None), None
-        found = self._checkpoint(path)
+        if (mapped := map_of(path)) is not None:
+            return mapped, None
+        found = self.checkpoint(path)
         facts = None if found.metadata is None else {**found.metadata, "digest of all": found.metadata_digest}
         return TensorMap(found.digest, found.entries), facts
 
-    def _checkpoint(self, path: Path) -> CheckpointFingerprint:
+    def checkpoint(self, path: Path) -> CheckpointFingerprint:
+        """Hash what lies at ``path``.
+
+        Raises:
+            InputError: it cannot be read.
+        """
         from kvgate.deployments.config import effective_config, read_config
         from kvgate.weights.fingerprint import fingerprint_checkpoint
 
-        config = effective_config(read_config(path)).config if (path / "config.json").exists() else None
+        config = effective_config(read_config(path)).config if os.path.exists(path / "config.json") else None  # noqa: PTH110
         return fingerprint_checkpoint(path, config, self._progress, kept=self._kept, opaque_pickle=self._opaque)
+
+
+def map_of(path: Path) -> TensorMap | None:
+    """Return a tensor map, or the one beside the manifest of a captured release; ``None`` for what has to be hashed.
+
+    Raises:
+        InputError: it cannot be read, contradicts its manifest, or a release names none.
+    """
+    from kvgate.inputs import load_manifest
+    from kvgate.rules.errors import InputError
+    from kvgate.weight_maps import tensor_map
+    from kvgate.weights.checkpoint import list_folder
+    from kvgate.weights.tensor_map import read_map
+
+    if path.suffix == _MAP:
+        return read_map(path, None)
+    if path.suffix not in _MANIFESTS:
+        names = list_folder(path) if path.is_dir() else []
+        if "manifest.yaml" not in names or any(name.endswith((".safetensors", ".gguf")) for name in names):
+            return None
+    release = load_manifest(path)
+    found = tensor_map(release)
+    if found is None:
+        hint = "give the checkpoint's folder, or capture it again"
+        raise InputError("the manifest names no tensor map", where=release.source, hint=hint)
+    return found
 
 
 def _is_adapter(path: Path) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from kvgate.rules.document import parse_json
-from kvgate.rules.errors import InputError
+from kvgate.rules.errors import InputError, UsageError
 
 SECONDS = 60.0
 MOST = 64 << 20
@@ -71,20 +71,20 @@ class Client:
             seconds: within which each answer must be complete.
 
         Raises:
-            InputError: it is no such URL, or holds credentials.
+            UsageError: it is no such URL, or holds credentials.
 
         """
         try:
             parts = urlsplit(url)
             port = parts.port
         except ValueError as error:
-            raise InputError(f"not a URL: {error}", where="--endpoint") from None
+            raise UsageError(f"not a URL: {error}", where="--endpoint") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InputError("not a URL of a server", where="--endpoint", hint="http://HOST:PORT")
+            raise UsageError("not a URL of a server", where="--endpoint", hint="http://HOST:PORT")
         if parts.username is not None or parts.password is not None:
-            raise InputError("the URL holds credentials", where="--endpoint", hint="name a variable: --api-key-env")
+            raise UsageError("the URL holds credentials", where="--endpoint", hint="name a variable: --api-key-env")
         if parts.query or parts.fragment:
-            raise InputError("the URL holds more than a place", where="--endpoint", hint="http://HOST:PORT")
+            raise UsageError("the URL holds more than a place", where="--endpoint", hint="http://HOST:PORT")
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
         self._base = parts.path.rstrip("/").removesuffix("/v1")
         self.url = f"{parts.scheme}://{host}{'' if port is None else f':{port}'}{self._base}"

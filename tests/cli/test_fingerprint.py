@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 
 from kvgate.deployments import published as publications
-from kvgate.weights import kept_hashes
+from kvgate.weights import hashing, kept_hashes
+from kvgate.weights.fingerprint import Fingerprint, fingerprint_checkpoint
+from kvgate.weights.tensor_map import write_map
 from tests.acceptance.releases import write_adapter
 from tests.cli.conftest import Run
 from tests.deployments.hub_server import Hub, Repository, serving
@@ -210,3 +212,48 @@ def test_a_configuration_of_an_adapter_that_is_no_file_is_said_to_be_none(run: R
     os.mkfifo(old / "adapter_config.json")
     ran = run("fingerprint", "old")
     assert (ran.code, "adapter_config.json: not a regular file" in ran.err) == (3, True), ran.err
+
+
+def _release(folder: Path, found: Fingerprint, *, mapped: bool = True) -> Path:
+    """Write what capture leaves of a release: a manifest and its sidecar."""
+    folder.mkdir()
+    sha256 = write_map(found, folder / "weights.jsonl") if mapped else None
+    named = {"file": "weights.jsonl", "sha256": sha256} if mapped else None
+    checkpoint = {"digest": found.digest, "map": named}
+    document = {"schema": "kvgate/manifest/v1", "model": {"id": "m"}, "weights": {"checkpoint": checkpoint}}
+    (folder / "manifest.yaml").write_text(json.dumps(document))
+    return folder
+
+
+def test_a_captured_release_stands_for_its_weights(run: Run, old: Path, tmp_path: Path) -> None:
+    found = fingerprint_checkpoint(old, None)
+    _release(tmp_path / "release-7", found)
+    for path in ("release-7", "release-7/manifest.yaml"):
+        facts = json.loads(run("fingerprint", path, "-o", "json").out)
+        assert facts == {"digest": found.digest, "tensors": len(found.entries)}
+    assert run("fingerprint", "release-7", "--compare", "old").code == 0
+    assert run("fingerprint", "release-7", "-o", "map=x.jsonl").code == 2
+    (tmp_path / "release-7" / "weights.jsonl").write_text("")
+    ran = run("fingerprint", "release-7")
+    assert (ran.code, "has another digest than the manifest says" in ran.err) == (3, True)
+    _release(tmp_path / "release-8", found, mapped=False)
+    ran = run("fingerprint", "release-8")
+    assert (ran.code, "names no tensor map" in ran.err) == (3, True)
+
+
+def test_a_manifest_beside_the_weights_hides_none(run: Run, old: Path, tmp_path: Path) -> None:
+    digest = run("fingerprint", "old", "-q").out
+    write(tmp_path / "other", {"a": Tensor("U8", (1,), b"a")})
+    release = _release(tmp_path / "release", fingerprint_checkpoint(tmp_path / "other", None))
+    for path in release.iterdir():
+        shutil.copy(path, old)
+    assert run("fingerprint", "old", "-q").out == digest
+
+
+@pytest.mark.parametrize("option", [["-o", "map=nowhere/m.jsonl"], ["--hash-cache", "nowhere/h"]])
+def test_a_place_that_cannot_be_written_is_refused_before_the_work(
+    run: Run, old: Path, monkeypatch: pytest.MonkeyPatch, option: list[str]
+) -> None:
+    monkeypatch.setattr(hashing, "_jobs", lambda _: pytest.fail("hashed first"))
+    ran = run("fingerprint", str(old), *option)
+    assert (ran.code, "cannot be written: No such file or directory" in ran.err) == (3, True), ran.err

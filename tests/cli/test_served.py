@@ -118,7 +118,8 @@ def test_as_json(run: Run, engine: Engine, folder: Path) -> None:
         (["checkpoint", "--endpoint", "http://127.0.0.1:1"], 2, "an engine says itself what it holds"),
         (["--endpoint", "http://127.0.0.1:1", "-o", "map=x.jsonl"], 2, "an engine says itself what it holds"),
         (["--endpoint", "http://127.0.0.1:1", "--api-key-env", "KVGATE_NO_SUCH"], 2, "holds no key"),
-        (["--endpoint", "ftp://x"], 3, "not a URL of a server"),
+        (["--endpoint", "ftp://x"], 2, "not a URL of a server"),
+        (["--endpoint", "http://u:p@h"], 2, "holds credentials"),
         (["--endpoint", "http://127.0.0.1:1", "--compare", "nowhere"], 3, "nowhere: "),
     ],
 )
@@ -132,3 +133,19 @@ def test_a_wrong_call_is_one_line(run: Run, folder: Path, arguments: list[str], 
 def test_a_checkpoint_that_cannot_be_read_asks_nobody(run: Run, engine: Engine) -> None:
     assert run("fingerprint", "--endpoint", engine.url, "--compare", "nowhere").code == 3
     assert engine.requests == []
+
+
+def test_a_map_or_a_release_tells_of_whole_tensors(run: Run, engine: Engine, folder: Path, tmp_path: Path) -> None:
+    run("fingerprint", "checkpoint", "-o", "map=m.jsonl")
+    given = replies(folder)
+    engine.answer = answering(given)
+    assert run("fingerprint", "--endpoint", engine.url, "--compare", "m.jsonl").code == 0
+    part = given[0]["parts"][0]
+    size = part["shape"][0]
+    part.update(shape=[size], stretch={"dimension": 0, "begin": 0, "end": size, "of": size}, content=ZERO)
+    ran = run("fingerprint", "--endpoint", engine.url, "--compare", "m.jsonl")
+    assert (ran.code, f"  unknown: {part['name']}\n" in ran.out) == (11, True), "its bytes are not at hand"
+    assert run("fingerprint", "--endpoint", engine.url, "--compare", "checkpoint").code == 10
+    (tmp_path / "release").mkdir()
+    ran = run("fingerprint", "--endpoint", engine.url, "--compare", "release")
+    assert (ran.code, "a captured release is expected" in ran.err) == (3, True)

@@ -269,7 +269,7 @@ def test_nobody_listens() -> None:
     ],
 )
 def test_urls_that_are_refused(url: str, said: str) -> None:
-    with pytest.raises(InputError, match=said) as caught:
+    with pytest.raises(UsageError, match=said) as caught:
         Client(url)
     assert "secret" not in str(caught.value)
 

@@ -16,8 +16,8 @@ from kvgate.weights.tensor_map import MapDifference, TensorMap, compare_maps
 class StretchReader(Protocol):
     """Hashes a stretch of a checkpoint tensor."""
 
-    def __call__(self, name: str, stretch: Stretch) -> str:
-        """Return ``blake3:<64 hex>`` over the stretch's bytes in C order."""
+    def __call__(self, name: str, stretch: Stretch) -> str | None:
+        """Return ``blake3:<64 hex>`` over the stretch's bytes in C order; ``None`` where they are not at hand."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,10 @@ def compare_with_checkpoint(
             if name not in stored:
                 continue
             recognised.add(part.held)
-            if _equals(part, stored[name], read):
+            equal = _equals(part, stored[name], read)
+            if equal:
                 held[name].append(part.stretch)
-            elif part.certain:
+            elif part.certain and equal is not None:
                 different.add((rank.world.rank, name))
             else:
                 unknown.add(name)
@@ -86,7 +87,8 @@ def compare_with_checkpoint(
     )
 
 
-def _equals(part: Part, entry: TensorEntry, read: StretchReader) -> bool:
+def _equals(part: Part, entry: TensorEntry, read: StretchReader) -> bool | None:
+    """Say whether a part is what the checkpoint has there; ``None`` where that cannot be told."""
     shape = list(part.shape)
     if part.stretch is not None:
         stretch = part.stretch
@@ -97,7 +99,8 @@ def _equals(part: Part, entry: TensorEntry, read: StretchReader) -> bool:
         shape[stretch.dimension] = stretch.of
     if (part.dtype, tuple(shape)) != (entry.dtype, entry.shape):
         return False
-    return part.content == (entry.content if part.stretch is None else read(entry.name, part.stretch))
+    there = entry.content if part.stretch is None else read(entry.name, part.stretch)
+    return None if there is None else part.content == there
 
 
 def _covered(stretches: Sequence[Stretch | None]) -> bool:
