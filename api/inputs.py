@@ -107,12 +107,13 @@ def load_manifest(given: ManifestInput) -> Manifest:
     return parse_manifest(read_bytes(path), str(path))
 
 
-def sidecar_path(manifest: Manifest, field: str) -> tuple[Path, str] | None:
+def sidecar_path(manifest: Manifest, field: str, limit: int = MAX_BULK) -> tuple[Path, str] | None:
     """Return path and digest of a sidecar that a manifest names, once its bytes have been checked; else ``None``.
 
     Args:
         manifest: the manifest.
         field: ``weights.checkpoint.map``, ``weights.served.RANK.map`` or ``tokenizer.snapshot``.
+        limit: the most bytes that whoever reads it would take; a larger one is not read.
 
     Raises:
         InputError: missing, outside the manifest's folder, or with another digest: evidence that was lost or
@@ -128,7 +129,7 @@ def sidecar_path(manifest: Manifest, field: str) -> tuple[Path, str] | None:
         raise InputError(f"{field}: the sidecar must lie in the manifest's folder", where=where)
     path = Path(manifest.source).parent / name
     try:
-        actual = hash_file(path)
+        actual = hash_file(path, limit)
     except InputError as error:
         raise InputError(
             f"{field}: the sidecar {name} is missing or unreadable: {error.message}",

@@ -32,11 +32,14 @@ def tensor_map(manifest: Manifest) -> TensorMap | None:
 
 
 def _read(manifest: Manifest, section: str) -> TensorMap | None:
-    named, path = sidecar_path(manifest, f"{section}.map"), f"{section}.digest"
+    field, path = f"{section}.map", f"{section}.digest"
+    if manifest.value(field) is None:
+        return None
+    from kvgate.weights.tensor_map import MAX_BYTES, read_map
+
+    named = sidecar_path(manifest, field, MAX_BYTES)
     if named is None:
         return None
-    from kvgate.weights.tensor_map import read_map
-
     found = read_map(*named)
     if manifest.value(path) != found.digest:
         raise InputError(

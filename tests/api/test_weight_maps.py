@@ -85,3 +85,11 @@ def test_the_map_of_a_rank_is_that_of_its_digest(tmp_path: Path) -> None:
     rank["digest"] = _print().digest
     with pytest.raises(InputError, match=r"weights\.served\.0\.digest is not that of the tensor map"):
         tensor_map(_manifest(tmp_path, _print(), {"weights.served": [rank]}))
+
+
+def test_a_map_larger_than_any_is_refused_unread(tmp_path: Path) -> None:
+    manifest = _manifest(tmp_path, _print())
+    with (tmp_path / "weights.jsonl").open("ab") as file:
+        file.truncate(1 << 34)  # sparse: hashing it would take half a minute
+    with pytest.raises(InputError, match="more than the 268,435,456 bytes allowed"):
+        tensor_map(manifest)
