@@ -36,6 +36,7 @@ from kvgate.deployments.running_contradictions import (
     with_observed,
 )
 from kvgate.deployments.served import NotEquippedError, ask_served, served_section, told_by
+from kvgate.deployments.store_names import refuse_stores_of_others
 from kvgate.rules.canonical import canonical, digest
 from kvgate.rules.errors import InputError, UsageError
 from kvgate.rules.manifest import manifest_from
@@ -253,6 +254,7 @@ class _Capture:
         if self._facts is not None:
             settle = partial(resolve, config=config.config, tensor_dtypes=dtypes, accelerator=accelerator)
             self._facts = settle(self._facts)
+            refuse_stores_of_others(self._facts, config.config, self._sets)
             observations = self._compare_with_running(settle)
             self._notes = [*self._facts.notes, *observations]
             if (reason := dict(self._facts.unknown).get("model.config")) is not None:

@@ -34,6 +34,18 @@ def pools_differ_in(pools: Sequence[LaunchFacts]) -> str | None:
     return None
 
 
+def _unknown(pools: Mapping[str, LaunchFacts]) -> dict[str, str]:
+    """Return what a pool leaves unknown and why; of whom, where it is not the same of all."""
+    reasons = {name: {path: why for path, why in one.unknown if path != "roles"} for name, one in pools.items()}
+    unknown: dict[str, str] = {}
+    for path in dict.fromkeys(path for found in reasons.values() for path in found):
+        said = {name: found[path] for name, found in reasons.items() if path in found}
+        alike = len(set(said.values())) == 1 and len(said) == len(pools)
+        each = "; ".join(f"{name}: {why}" for name, why in sorted(said.items()))
+        unknown[path] = next(iter(said.values())) if alike else each
+    return unknown
+
+
 def as_pools(pools: Mapping[str, LaunchFacts], source: str) -> LaunchFacts:
     """Return one deployment whose ``roles`` hold what its pools set differently.
 
@@ -45,7 +57,7 @@ def as_pools(pools: Mapping[str, LaunchFacts], source: str) -> LaunchFacts:
     """
     ordered = sorted(pools)
     first = pools[ordered[0]]
-    unknown = {path: reason for one in pools.values() for path, reason in one.unknown if path != "roles"}
+    unknown = _unknown(pools)
     pending = {path for one in pools.values() for path in one.pending}
     sets: dict[str, dict[str, Any]] = {name: {} for name in ordered}
     for path in sorted({path for one in pools.values() for path in one.values} - {"roles"}):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Literal
@@ -183,17 +184,28 @@ def _deployment(servers: Sequence[Server], files: Sequence[LaunchFile], handed: 
         InputError: there is none, or they are servers of different models.
     """
     only = [one.only for one in files if one.only is not None]
-    servers = chosen(servers, only, _where(files))
+    all_ = servers
+    servers = chosen(all_, only, _where(files))
+    neighbours = tuple(_neighbours([one for one in all_ if one not in servers], handed))
     facts = [handed.facts(one.run, one.source, one.beside) for one in servers]
     different = [one for at, one in enumerate(facts) if all(_bare(one) != _bare(other) for other in facts[:at])]
     if len(different) == 1:
-        return facts[0]
+        return replace(facts[0], neighbours=neighbours)
     names = [one.pool for one in servers]
     if (why := pools_differ_in(facts)) is None and len(set(names)) == len(names):
-        return as_pools(dict(zip(names, facts, strict=True)), _where(files))
+        return replace(as_pools(dict(zip(names, facts, strict=True)), _where(files)), neighbours=neighbours)
     reason = f"which differ in their {why}" if why else "of one name"
     message = f"{len(servers)} containers start a server each, {reason}: {named(servers)}"
     raise InputError(message, where=_where(files), hint="choose one: add #NAME to the file, of its object or container")
+
+
+def _neighbours(servers: Sequence[Server], handed: _Handed) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield what the models of servers that are not meant are called; one that cannot be read is nobody's business."""
+    for one in servers:
+        with suppress(InputError):
+            facts = handed.facts(one.run, one.source, one.beside)
+            names = (facts.model, facts.values.get("model.served_name"))
+            yield tuple(name for name in names if isinstance(name, str)), one.source
 
 
 def _bare(facts: LaunchFacts) -> LaunchFacts:

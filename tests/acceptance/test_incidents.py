@@ -9,7 +9,6 @@ from tests.acceptance.conftest import Capture, Check
 from tests.acceptance.releases import Checkpoints, serve
 
 REUSE, NEW = "verified-compatible-reuse", "new-namespace"
-K_PROJ = "model.layers.0.self_attn.k_proj.weight"
 R1, R2 = "a" * 40, "b" * 40
 
 

@@ -30,7 +30,16 @@ def facts(**differences: Any) -> LaunchFacts:
     values = {**UNSET, **differences.pop("values", {})}
     for path in differences.pop("without", ()):
         del values[path]
-    whole: dict[str, Any] = {"model": "org/m", "pending": PENDING, "unknown": NO_VERSION, **differences}
+    stores = tuple(
+        filter(None, [values.get("cache.location")])
+    )  # outside a container the server sees what everybody sees
+    whole: dict[str, Any] = {
+        "model": "org/m",
+        "pending": PENDING,
+        "unknown": NO_VERSION,
+        "stores": stores,
+        **differences,
+    }
     return LaunchFacts(source="launch.sh", engine="vllm", values=values, **whole)
 
 
