@@ -158,6 +158,8 @@ def _in_command(command: Sequence[Word], shell: Shell, text: _Text, depth: int) 
             return _in_container(run, shell.environment(prefix) if known else {}, text, depth)
         if name in _SHELLS and (own := _script_at(command, at + 1)) is not None:
             return _in_nested(command[own], command[own + 2 :], command[:at], shell, text, depth)
+        if word.text == "eval" and (joined := _evaluated(command[at + 1 :])) is not None:
+            return _in_nested(joined, None, command[:at], shell, text, depth - 1)
         if word.text in text.scripts and not word.expansions and _runs(command[:at]):
             script = Word(_decoded(text.scripts[word.text], word.text, text.source))
             return _in_nested(script, command[at + 1 :], _before_shell(command[:at]), shell, text, depth)
@@ -178,6 +180,12 @@ def _in_command(command: Sequence[Word], shell: Shell, text: _Text, depth: int) 
                 found.altered.append("the server is run from a file that is not among the installed packages")
             return [found]
     return []
+
+
+def _evaluated(words: Sequence[Word]) -> Word | None:
+    """Return what ``eval`` reads as a script once more; ``None`` where that evaluates something itself."""
+    text = " ".join(word.text for word in words)
+    return None if "eval" in text else Word(text, tuple(label for word in words for label in word.expansions))
 
 
 def _trtllm(command: Sequence[Word], at: int, shell: Shell, *, module: bool) -> list[Invocation]:
@@ -239,8 +247,9 @@ def _decoded(data: bytes, name: str, source: str) -> str:
 
 
 def _in_nested(
-    script: Word, arguments: Sequence[Word], prefix: Sequence[Word], shell: Shell, text: _Text, depth: int
+    script: Word, arguments: Sequence[Word] | None, prefix: Sequence[Word], shell: Shell, text: _Text, depth: int
 ) -> list[Invocation]:
+    """Find the servers in a script inside another; ``None`` for its arguments: they are those around it."""
     if depth >= 1:
         raise InputError("a shell starts a shell that starts a shell", where=text.source, hint=_ONE_LINE)
     started = shell.inside(shell.environment(prefix), filter(None, [wrapped_by(prefix)]))
@@ -250,7 +259,8 @@ def _in_nested(
         replace(command, words=tuple(_tainted(word, script.expansions) for word in command.words))
         for command in inner.commands
     ]
-    if not any(command.words[0].text in _REARRANGING or _sets_arguments(command.words) for command in commands):
+    moved = any(command.words[0].text in _REARRANGING or _sets_arguments(command.words) for command in commands)
+    if arguments is not None and not moved:
         commands = [
             replace(command, words=tuple(_with_arguments(command.words, arguments)) or (Word(":"),))
             for command in commands

@@ -21,7 +21,8 @@ _OPEN = "\ufdd0"  # "something the shell would have filled in follows"
 _SHIELD = {character: chr(0xFDD1 + index) for index, character in enumerate("$`;&|<>()'\"\\ \n")}
 _UNSHIELD = str.maketrans({stand_in: character for character, stand_in in _SHIELD.items()})
 _NONCHARACTER = re.compile("[\ufdd0-\ufdef]")
-_EXPANSION = re.compile(r"\$(?:\{[^}]*\}|[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-])")
+# Braces may hold another expansion (`${A:-${B}}`, `${A["${I}"]}`).
+_EXPANSION = re.compile(r"\$(?:\{(?:[^{}$]|\$(?!\{)|\$\{[^{}]*\})*\}|\{[^}]*\}|[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-])")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-]")
 _SEPARATORS = frozenset("();|&")
 _REDIRECTIONS = _SEPARATORS | frozenset("<>")

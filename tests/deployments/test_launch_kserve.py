@@ -320,3 +320,31 @@ def test_a_runtime_without_its_service_may_have_any_flag() -> None:
 def test_what_is_no_deployment_is_refused_naming_its_place(files: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         read(files)
+
+
+def evaluated(text: str, *before: str) -> dict[str, Any]:
+    """A pod whose script evaluates its command, as those that the controller makes do."""
+    script = "\n".join([*before, f'eval "exec {text}"'])
+    return pod({"command": ["/bin/bash", "-c", script, "--"]})
+
+
+def test_a_command_that_a_script_evaluates_is_read() -> None:
+    facts = read({"pod.yaml": evaluated('vllm serve /mnt/models \\\n  --served-model-name "org/m" \\\n  --dtype half')})
+    assert said(facts) == said(
+        read(
+            {
+                "pod.yaml": pod(
+                    {"command": ["vllm", "serve", "/mnt/models", "--served-model-name=org/m", "--dtype=half"]}
+                )
+            }
+        )
+    )
+
+
+def test_what_is_filled_in_before_it_is_evaluated_may_hold_any_flag() -> None:
+    lines = ('ACCESS="--no-log"', 'if [ "$V" = "1" ]; then', '  ACCESS="--log ${A["${I}"]} ${B:-"x y"}"', "fi")
+    facts = read({"pod.yaml": evaluated("vllm serve /mnt/models --dtype half ${ACCESS} $@", *lines)})
+    assert facts.values["precision.compute"] == "half"
+    assert "$@, $ACCESS, which may hold any flag" in reason(facts, "parallelism.tensor")
+    with pytest.raises(InputError, match="no container starts a server"):
+        read({"pod.yaml": evaluated("eval vllm serve /mnt/models")})
