@@ -104,9 +104,11 @@ class Key:
         text: how the dimensions of text enter.
         in_worker: entries end with the worker.
         converted: dimensions whose unlike values are converted when blocks are read, or refused.
+        read: where it is read, release or commit, file and lines; what of it is run as well stands in ``RUN``.
     """
 
     base: Changes
+    read: str
     separates: str = ""
     adapter: str = "no"
     hashed: str = ""
@@ -136,6 +138,7 @@ _NAME: Changes = {"model.id": "other/model"}
 _LAST: Changes = {"model.id": "acme/other"}
 _BLOCK_HASH = "lora cache_salt multimodal prompt_embeds"
 _HICACHE = Key(
+    read="",
     base={**_SGLANG, "model.served_name": None},
     adapter="adapter",
     hashed="engine.block_size",
@@ -149,6 +152,7 @@ _UNKNOWN_HERE = "cache.location cache.chunk_size cache.namespace"
 
 KEYS: dict[str, Key] = {
     "lmcache": Key(
+        read="lmcache 0.5.6 wheel, lmcache/utils.py:418-475, v1/token_database.py:234-364",
         base={},
         separates=(
             "model.id precision.kv_cache parallelism.tensor parallelism.pipeline engine.prefix_hash "
@@ -161,6 +165,7 @@ KEYS: dict[str, Key] = {
         collides={},
     ),
     "lmcache-mp": Key(
+        read="lmcache 0.5.6 wheel, lmcache/v1/distributed/api.py:99-170, v1/multiprocess/token_hasher.py:28-80",
         base={},
         separates="model.id parallelism.tensor parallelism.pipeline cache.location cache.namespace",
         hashed="cache.chunk_size",
@@ -170,6 +175,7 @@ KEYS: dict[str, Key] = {
         collides={},
     ),
     "vllm-offload-fs": Key(
+        read="vllm 0.33.0 wheel, vllm/v1/kv_offload/file_mapper.py:21-124, tiering/fs/manager.py:174-180 (0.32.0)",
         base=_VLLM,
         separates=(
             "model.id precision.kv_cache parallelism.tensor parallelism.pipeline parallelism.context engine.block_size "
@@ -181,6 +187,7 @@ KEYS: dict[str, Key] = {
         collides={},
     ),
     "vllm-offload-object": Key(
+        read="vllm 0.33.0 wheel, vllm/v1/kv_offload/file_mapper.py:21-124, tiering/obj/manager.py:170-174 (0.32.0)",
         base=_VLLM,
         separates=(
             "model.id precision.kv_cache parallelism.tensor parallelism.pipeline parallelism.context engine.block_size "
@@ -192,6 +199,7 @@ KEYS: dict[str, Key] = {
         collides={},
     ),
     "vllm-mooncake": Key(
+        read="vllm 0.33.0 wheel, vllm/distributed/kv_transfer/kv_connector/v1/mooncake/store/data.py:100-178",
         base=_VLLM,
         separates="model.id engine.prefix_hash cache.location cache.namespace",
         adapter="adapter",
@@ -201,6 +209,7 @@ KEYS: dict[str, Key] = {
         collides={"model.id": "/models/other/support-8b/"},
     ),
     "vllm-umbp": Key(
+        read="vllm 0.33.0 wheel, vllm/distributed/kv_transfer/kv_connector/v1/umbp/data.py:132-243",
         base={**_VLLM, "cache.namespace": None},
         separates=(
             "model.id precision.kv_cache parallelism.tensor parallelism.pipeline parallelism.context "
@@ -214,6 +223,7 @@ KEYS: dict[str, Key] = {
         collides={},
     ),
     "vllm-apc": Key(
+        read="vllm 0.33.0 wheel, vllm/v1/core/kv_cache_utils.py:590-735",
         base=_VLLM,
         separates="engine.prefix_hash",
         adapter="adapter",
@@ -222,6 +232,7 @@ KEYS: dict[str, Key] = {
         in_worker=True,
     ),
     "vllm-nixl": Key(
+        read="vllm 0.33.0 wheel, vllm/distributed/kv_transfer/kv_connector/v1/nixl/metadata.py:146-190",
         base=_VLLM,
         rejects=(
             "model.id precision.compute precision.kv_cache engine.version engine.attention_backend "
@@ -232,9 +243,23 @@ KEYS: dict[str, Key] = {
         requests=f"{_BLOCK_HASH} template_kwargs",
         text="no",
     ),
-    "vllm-example": Key(base=_VLLM, separates="cache.location", requests="multimodal"),
-    "vllm-hf3fs": Key(base=_VLLM, hashed="engine.block_size", unknown="cache.location"),
+    "vllm-example": Key(
+        read="vllm 0.32.0 wheel, vllm/distributed/kv_transfer/kv_connector/v1/example_connector.py:403-459",
+        base=_VLLM,
+        separates="cache.location",
+        requests="multimodal",
+    ),
+    "vllm-hf3fs": Key(
+        read="vllm 0.32.0 wheel, vllm/distributed/kv_transfer/kv_connector/v1/hf3fs/hf3fs_connector.py:946-1009",
+        base=_VLLM,
+        hashed="engine.block_size",
+        unknown="cache.location",
+    ),
     "vllm-ascend": Key(
+        read=(
+            "vllm-project/vllm-ascend 182b75e, "
+            "vllm_ascend/distributed/kv_transfer/kv_pool/ascend_store/metadata.py:75-171"
+        ),
         base={"cache.version": _COMMITS["vllm-ascend"]},
         separates="model.id engine.prefix_hash",
         adapter="adapter",
@@ -246,31 +271,40 @@ KEYS: dict[str, Key] = {
     ),
     "sglang-hicache-file": replace(
         _HICACHE,
+        read="sglang 0.5.23 wheel, srt/mem_cache/hicache_storage.py:728-775, srt/managers/cache_controller.py:748-812",
         separates=(
             "model.id model.served_name parallelism.tensor parallelism.pipeline parallelism.context cache.location"
         ),
     ),
     "sglang-hicache-nixl": replace(
         _HICACHE,
+        read="sglang 0.5.23 wheel, srt/mem_cache/storage/nixl/hicache_nixl.py:97-114",
         separates="model.id model.served_name parallelism.tensor cache.location",
     ),
     "sglang-hicache-mooncake": replace(
         _HICACHE,
+        read="sglang 0.5.23 wheel, srt/mem_cache/storage/mooncake_store/mooncake_store.py:456-474",
         separates=(
             "model.id model.served_name parallelism.pipeline parallelism.context cache.location cache.namespace"
         ),
     ),
     "sglang-hicache-hf3fs": replace(
-        _HICACHE, unknown="engine.speculative cache.location", apart=None, collides={"model.id": "other/model"}
+        _HICACHE,
+        read="sglang 0.5.23 wheel, srt/mem_cache/storage/hf3fs/storage_hf3fs.py:272-380",
+        unknown="engine.speculative cache.location",
+        apart=None,
+        collides={"model.id": "other/model"},
     ),
     "sglang-hicache-eic": replace(
         _HICACHE,
+        read="sglang 0.5.23 wheel, srt/mem_cache/storage/eic/eic_storage.py:202-318",
         separates="model.id model.served_name parallelism.tensor cache.location cache.namespace",
         unknown="engine.kv_layout engine.speculative",
         apart={"model.id": "acme-support-8b"},
         collides={},
     ),
     "trtllm": Key(
+        read="NVIDIA/TensorRT-LLM 0e14b46, cpp/include/tensorrt_llm/batch_manager/blockKey.h:44-53",
         base={},
         adapter="adapter",
         unknown=(
@@ -282,6 +316,7 @@ KEYS: dict[str, Key] = {
         in_worker=True,
     ),
     "dynamo-kvbm": Key(
+        read="ai-dynamo/dynamo 7b92686, lib/kv-hashing/src/salt.rs:24-51",
         base={},
         adapter="unknown",
         hashed="engine.block_size",
@@ -289,17 +324,20 @@ KEYS: dict[str, Key] = {
         asked="lora cache_salt prompt_embeds",
     ),
     "aibrix": Key(
+        read="vllm-project/aibrix e3e10f9, aibrix_kvcache/l2/l2_cache.py:85-114, l2/connectors/connector.py:85-107",
         base={"cache.version": _COMMITS["aibrix"], "cache.chunk_size": None},
         separates="parallelism.tensor engine.block_size cache.location cache.chunk_size cache.namespace",
         asked="prompt_embeds",
     ),
     "flexkv": Key(
+        read="taco-project/FlexKV d142f73, flexkv/external/mooncake_store_keys.py:26-42",
         base={"cache.version": _COMMITS["flexkv"]},
         adapter="unknown",
         unknown=_UNKNOWN_HERE,
         asked="lora cache_salt prompt_embeds",
     ),
     "llm-d-fs": Key(
+        read="llm-d/llm-d-kv-cache 7be76e1, kv_connectors/llmd_fs_backend/llmd_fs_backend/file_mapper.py:63-121",
         base={"cache.version": _COMMITS["llm-d-fs"]},
         separates=(
             "model.id parallelism.tensor parallelism.pipeline parallelism.context engine.block_size "
@@ -312,6 +350,7 @@ KEYS: dict[str, Key] = {
         collides={},
     ),
     "hosted-api": Key(
+        read="platform.claude.com/docs, build-with-claude/prompt-caching: no code to read",
         base={"cache.version": None},
         separates="cache.namespace",
         adapter="unknown",

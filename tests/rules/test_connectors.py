@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any, get_args
@@ -19,7 +20,7 @@ from kvgate.rules.profile import Feature, cover, shipped_profiles
 from kvgate.rules.record import record_of
 from kvgate.rules.schema import Feature as Carried
 from tests.rules.clean import FORGET, clean, digest
-from tests.rules.connectors import DIMENSIONS, KEYS, OLD_OTHER, OTHER, base, pair, spoken
+from tests.rules.connectors import DIMENSIONS, KEYS, OLD_OTHER, OTHER, RUN, base, pair, spoken
 from tests.rules.deciding import CLEAR, NAMESPACE, REUSE, about, decided, rules
 from tests.rules.walking import walk
 
@@ -91,6 +92,17 @@ def _answer(connector: str, name: str, key: str) -> tuple[str, int]:
 
 def test_every_shipped_profile_is_in_the_table() -> None:
     assert KEYS.keys() == shipped_profiles().keys() - {"own-store"}
+
+
+@pytest.mark.parametrize("connector", KEYS)
+def test_what_is_not_run_is_read_and_says_where(connector: str) -> None:
+    """A release or a commit, a file and its lines; what a service does not show is not run either."""
+    if connector == "hosted-api":
+        assert connector not in RUN
+    else:
+        released = re.compile(r"(?:\S+/\S+ [0-9a-f]{7}|\S+ [0-9.]+ wheel), \S+\.(?:py|h|rs):[0-9]+-[0-9]+(?:, .+)?")
+        assert released.fullmatch(KEYS[connector].read)
+    assert RUN.get(connector, frozenset()) <= set(DIMENSIONS)
 
 
 @pytest.mark.parametrize("connector", KEYS)
