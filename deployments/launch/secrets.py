@@ -67,14 +67,15 @@ def clean(value: Any, name: str = "") -> tuple[Any, bool]:
         value: a JSON value.
         name: what it is called.
     """
+    if is_secret(name, value):
+        return None, True
     if isinstance(value, Mapping):
         kept: dict[str, Any] = {}
         dropped = False
         for key, item in value.items():
-            cleaned, lost = clean(item, key)
-            secret = clean_text(key) != key or is_secret(key, item)
-            dropped = dropped or lost or secret
-            if not secret and not (lost and cleaned is None):
+            cleaned, lost = clean(item, key) if clean_text(key) == key else (None, True)
+            dropped = dropped or lost
+            if not (lost and cleaned is None):
                 kept[key] = cleaned
         return kept, dropped
     if isinstance(value, list):
@@ -82,8 +83,6 @@ def clean(value: Any, name: str = "") -> tuple[Any, bool]:
             return None, True  # a structure that the shell has split into words
         pairs = [clean(item, name) for item in value]
         return [item for item, lost in pairs if not (lost and item is None)], any(lost for _, lost in pairs)
-    if is_secret(name, value):
-        return None, True
     if isinstance(value, str):
         text = None if _STRUCTURE.match(value) and _names_one(value) else clean_text(value)
         return text, text != value

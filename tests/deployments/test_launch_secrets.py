@@ -136,6 +136,12 @@ def test_a_secret_inside_a_structure_is_dropped_with_the_whole_of_it(place: str)
     assert secret not in _told(f"vllm serve org/m {STRUCTURES[place].format(secret)}")
 
 
+@pytest.mark.parametrize("value", [{"x": "y"}, ["y"], [["y"]], {}, "y"])
+def test_a_mapping_or_a_list_under_a_credentials_name_is_one(value: object) -> None:
+    assert clean(value, "secret_key") == (None, True)
+    assert clean({"a": {"secret_key": value}, "b": 1}) == ({"a": {}, "b": 1}, True)
+
+
 @pytest.mark.parametrize(
     "value", ["{{ bos_token }}", "{% set eos_token = 'x' %}", '{"a": [1]}', "[1, 2]", ["a=/x", "b=/y"], ["x:1"]]
 )
