@@ -58,14 +58,12 @@ SERVED: dict[str, Any] = {
     "token_ids": IDS,
 }
 SERVER_CASES: dict[str, dict[str, Any]] = {
-    "one rank": {},
-    "tensor and pipeline": {"tensor": 2, "pipeline": 3},
-    "salt": {"salt": "prod-a", "tensor": 2},
     "two servers": {"tensor": 4, "servers": 2},
-    "latents": {"latents": True, "tensor": 4},
-    "latents in stages": {"latents": True, "tensor": 4, "pipeline": 2},
-    "chunks": {"chunk": 16},
+    "two servers, salted": {"tensor": 4, "servers": 2, "salt": "prod-a"},
+    "latents on two servers": {"latents": True, "tensor": 4, "servers": 2},
 }
+"""What is named with several servers; with one, it is held against LMCache in ``test_key_code.py``."""
+
 LATENTS = {
     "model.config/model_type": "deepseek_v3",
     "model.config/architectures": ["DeepseekV3ForCausalLM"],
