@@ -1,4 +1,4 @@
-"""A store that is named for another model than the one that is served: somebody copied a path and left it there."""
+"""A store that is another model's: named for one, as a path that somebody copied, or shared with one under one name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ from kvgate.deployments.config import text_config
 from kvgate.deployments.launch import LaunchFacts
 from kvgate.rules.document import parse_document
 from kvgate.rules.errors import InputError
+from kvgate.rules.manifest import manifest_from
+from kvgate.rules.profile import cover
+from kvgate.rules.schema import SCHEMA_ID
+from kvgate.rules.values import Known
 
+_NAMES = ("model.id", "model.served_name")
 # Names that say nothing of a model: a store may be called so whichever is served.
 _COMMON = frozenset(
     {"ai", "base", "cache", "chat", "data", "default", "engine", "inference", "kv", "kvcache", "llm", "lmcache", "main"}
@@ -43,7 +48,10 @@ def model_families() -> ModelFamilies:
 
 
 def refuse_stores_of_others(facts: LaunchFacts, config: Mapping[str, Any], sets: Mapping[str, Any]) -> None:
-    """Refuse a store whose name is another model's: that of another server in the files, or of another family.
+    """Refuse a store that is another model's.
+
+    It is named for the model of another server in the files or for one of another family; or another server in the
+    files stores there too, and keys have one and the same name for both models.
 
     A place that the operator declares is taken for what it is.
 
@@ -57,7 +65,18 @@ def refuse_stores_of_others(facts: LaunchFacts, config: Mapping[str, Any], sets:
     """
     if any(path in ("cache", "cache.location", "cache.namespace") for path in sets):
         return
-    places = {path: facts.values.get(path) for path in ("cache.location", "cache.namespace")}
+    places: dict[str, Any] = {path: facts.values.get(path) for path in ("cache.location", "cache.namespace")}
+    known = next((f"--set {path}={value}" for path, value in places.items() if value is not None), "")
+    hint = "give this model a store of its own" + (f", or say that it is meant: {known}" if known else "")
+    for other in facts.neighbours:
+        mine, others = _filed(facts), _filed(other)
+        if mine is not None and mine == others and facts.model != other.model:
+            raise InputError(
+                f"two models share the store {places['cache.location']}, and its keys tell them apart by nothing: "
+                f"{facts.model} here, and {other.model} in {other.source}",
+                where=facts.source,
+                hint=hint,
+            )
     names = [*facts.stores, *(value for value in places.values() if isinstance(value, str))]
     own = {*_names(facts.model), *_names(facts.values.get("model.served_name"))}
     for store in dict.fromkeys(names):
@@ -65,20 +84,36 @@ def refuse_stores_of_others(facts: LaunchFacts, config: Mapping[str, Any], sets:
         if own & set(components):
             continue
         if (why := _of_a_neighbour(components, own, facts) or _of_a_family(components, facts, config)) is not None:
-            known = next((f"--set {path}={value}" for path, value in places.items() if value is not None), "")
-            raise InputError(
-                f"the store {store} is named for another model: {why}",
-                where=facts.source,
-                hint="give this model a store of its own" + (f", or say that it is meant: {known}" if known else ""),
-            )
+            raise InputError(f"the store {store} is named for another model: {why}", where=facts.source, hint=hint)
 
 
 def _of_a_neighbour(components: Iterable[str], own: set[str], facts: LaunchFacts) -> str | None:
-    for names, source in facts.neighbours:
-        others = {name for one in names for name in _names(one)} - own - _COMMON
+    for other in facts.neighbours:
+        others = (_names(other.model) | _names(other.values.get("model.served_name"))) - own - _COMMON
         if found := next((one for one in components if one in others), None):
-            return f"{found} is what {source} serves"
+            return f"{found} is what {other.source} serves"
     return None
+
+
+def _filed(facts: LaunchFacts) -> tuple[Any, ...] | None:
+    """Return the store and the name of the model in its keys; ``None`` where one of them is not known."""
+    paths = (*_NAMES, "engine.name", "engine.version", "cache.connector", "cache.location", "cache.namespace")
+    data: dict[str, Any] = {"schema": SCHEMA_ID}
+    for path in paths:
+        section, _, name = path.partition(".")
+        if path in facts.values:
+            data.setdefault(section, {})[name] = facts.values[path]
+    data.setdefault("model", {})["id"] = facts.model
+    if facts.model is None or not isinstance(facts.values.get("cache.location"), str):
+        return None
+    covered = cover(manifest_from(data, facts.source))
+    if covered.profile is None:
+        return None
+    names = [covered.part(one, one) for one in _NAMES if one in covered.in_every_key]
+    if not all(isinstance(name, Known) for name in names):
+        return None
+    store = (facts.values.get(path) for path in ("cache.connector", "cache.location", "cache.namespace"))
+    return (*store, *(name.value for name in names if isinstance(name, Known)))
 
 
 def _of_a_family(components: Iterable[str], facts: LaunchFacts, config: Mapping[str, Any]) -> str | None:

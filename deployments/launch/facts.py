@@ -25,7 +25,7 @@ class LaunchFacts:
         remote_code: the line allows code from the checkpoint to run (``--trust-remote-code``).
         language_model_only: no image, audio or video can be sent (by flag, or by limits of 0).
         stores: where blocks are kept, as the server sees it: before mounts make another place of it.
-        neighbours: of other servers in the same files, each: the names of its model, and where it stands.
+        neighbours: what the same files say of other servers, which are not meant.
         pending: manifest paths whose value was ``auto``, to be settled by :func:`resolve`.
         unknown: manifest paths that the line touches without telling the value, and why.
         ignored: flags that change neither KV, nor tokens, nor keys.
@@ -44,7 +44,7 @@ class LaunchFacts:
     remote_code: bool = False
     language_model_only: bool = False
     stores: tuple[str, ...] = ()
-    neighbours: tuple[tuple[tuple[str, ...], str], ...] = ()
+    neighbours: tuple[LaunchFacts, ...] = ()
     pending: tuple[str, ...] = ()
     unknown: tuple[tuple[str, str], ...] = ()
     ignored: tuple[str, ...] = ()

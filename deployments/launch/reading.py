@@ -199,13 +199,11 @@ def _deployment(servers: Sequence[Server], files: Sequence[LaunchFile], handed: 
     raise InputError(message, where=_where(files), hint="choose one: add #NAME to the file, of its object or container")
 
 
-def _neighbours(servers: Sequence[Server], handed: _Handed) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield what the models of servers that are not meant are called; one that cannot be read is nobody's business."""
+def _neighbours(servers: Sequence[Server], handed: _Handed) -> Iterator[LaunchFacts]:
+    """Yield what servers that are not meant are; one that cannot be read is nobody's business."""
     for one in servers:
         with suppress(InputError):
-            facts = handed.facts(one.run, one.source, one.beside)
-            names = (facts.model, facts.values.get("model.served_name"))
-            yield tuple(name for name in names if isinstance(name, str)), one.source
+            yield handed.facts(one.run, one.source, one.beside)
 
 
 def _bare(facts: LaunchFacts) -> LaunchFacts:

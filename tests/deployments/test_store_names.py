@@ -138,6 +138,55 @@ def test_a_prefix_in_a_shared_store_is_a_name_as_well() -> None:
         refuse(facts, "qwen3")
 
 
+def _example(model: str, store: str) -> str:
+    config = {"kv_connector": "ExampleConnector", "kv_connector_extra_config": {"shared_storage_path": store}}
+    return shlex.join(["vllm", "serve", model, "--kv-transfer-config", json.dumps(config)])
+
+
+def test_two_models_in_a_store_whose_keys_hold_no_model() -> None:
+    """vLLM's example connector names entries by token ids alone."""
+    facts = services("a", a=_example("/models/a", "/mnt/kv"), b=_example("/models/b", "/mnt/kv"))
+    said = r"two models share the store /srv/kv, and its keys .*: /models/a here, and /models/b in compose\.yaml"
+    with pytest.raises(InputError, match=said):
+        refuse(facts)
+    refuse(facts, **{"cache.location": "/srv/kv"})
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (_example("/models/a", "/mnt/kv/a"), _example("/models/b", "/mnt/kv/b")),
+        (_example("/models/a", "/mnt/kv"), _example("/models/a", "/mnt/kv")),  # replicas of one
+        (line("/models/a", "/mnt/kv"), line("/models/b", "/mnt/kv")),  # the path is in the folder's name
+        (_example("/models/a", "/mnt/kv"), line("/models/b", "/mnt/kv")),  # names of two kinds
+        (_example("/models/a", "/mnt/kv"), "vllm serve /models/b"),
+    ],
+)
+def test_two_models_that_do_not_meet(one: str, other: str) -> None:
+    refuse(services("a", a=one, b=other))
+
+
+@pytest.mark.parametrize(("names", "meet"), [(("support", "support"), True), (("support", "billing"), False)])
+def test_two_models_of_one_served_name(names: tuple[str, str], meet: bool) -> None:
+    """sgl-project/sglang#24758, with both in one file."""
+    pods = []
+    for name, served in zip("ab", names, strict=True):
+        command = ["python3", "-m", "sglang.launch_server", "--model-path", f"/models/{name}"]
+        command += ["--served-model-name", served, "--hicache-storage-backend", "file"]
+        container = {"name": "engine", "image": "lmsysorg/sglang:v0.5.23", "command": command}
+        spec = {
+            "containers": [{**container, "volumeMounts": [{"name": "kv", "mountPath": "/tmp/hicache"}]}],
+            "volumes": [{"name": "kv", "persistentVolumeClaim": {"claimName": "kv"}}],
+        }
+        pods.append({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
+    (facts,) = read_launch([LaunchFile("pods.yaml", yaml.safe_dump_all(pods).encode(), only="a")])
+    if meet:
+        with pytest.raises(InputError, match="two models share the store volume:kv, and its keys"):
+            refuse(facts)
+    else:
+        refuse(facts)
+
+
 def test_a_claim_has_a_name(make_checkpoint: MakeCheckpoint) -> None:
     document = {
         "apiVersion": "v1",
