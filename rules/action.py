@@ -7,7 +7,6 @@ import shlex
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from kvgate.rules.boundary import IN_WORKER
 from kvgate.rules.decide import Decision
 from kvgate.rules.manifest import Manifest
 from kvgate.rules.namespace import PREFIX
@@ -114,7 +113,7 @@ def action_for(decision: Decision) -> Action:
     separates = [
         f for f in decision.findings if "separate" in f.open and (not f.unverified or f.change.kind == "first")
     ]
-    deletes = [f for f in decision.findings if "delete" in f.obligations and f.met.get("delete") != IN_WORKER]
+    deletes = [f for f in decision.findings if "delete" in f.open or f.declared]
     settings = settings_for(case.new, decision.derived.id, decision.cover) if separates else ()
     profile = decision.cover.profile
     isolation = profile.isolation if profile is not None and separates and not settings else None

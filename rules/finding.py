@@ -10,6 +10,9 @@ from kvgate.rules.change import Change
 from kvgate.rules.pack import Answer, Obligation
 from kvgate.rules.values import Known
 
+DECLARED = "declared: "
+"""How what meets an obligation begins where somebody says that it will be done."""
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -53,6 +56,11 @@ class Finding:
     def open(self) -> tuple[Obligation, ...]:
         """The obligations that nothing meets."""
         return tuple(obligation for obligation in self.obligations if obligation not in self.met)
+
+    @property
+    def declared(self) -> bool:
+        """Whether a declaration meets an obligation, so that what is declared is still to be done."""
+        return any(how.startswith(DECLARED) for how in self.met.values())
 
     @property
     def harmless(self) -> bool:

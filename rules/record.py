@@ -65,7 +65,7 @@ def record_of(decision: Decision, tool_version: str, sources: Sources | None = N
                 "advisory": case.options.advisory,
                 "asOf": case.options.as_of,
             },
-            "baseline": [{"name": old.source, "sha256": old.sha256, "release": _labels(old)} for old in case.old],
+            "baseline": [_baseline(old, case.new) for old in case.old],
             "namespace": {
                 "derived": decision.derived.id,
                 "missing": [{"dimension": name, "settle": settle} for name, settle in decision.derived.missing],
@@ -116,6 +116,16 @@ def differences(recorded: Any, derived: Any, path: str = "") -> list[str]:
 
 def _source(source: tuple[str, str] | None) -> dict[str, str] | None:
     return None if source is None else {"path": source[0], "sha256": source[1]}
+
+
+_BUILD = ("engine.image", "engine.packages")
+
+
+def _baseline(old: Manifest, new: Manifest) -> dict[str, Any]:
+    # Where no digest of either build was taken, two builds of one version are taken for the same; readers must see it.
+    unlisted = all(side.unset(path) for side in (old, new) for path in _BUILD)
+    build = "version" if unlisted else "digest"
+    return {"name": old.source, "sha256": old.sha256, "release": _labels(old), "buildComparedBy": build}
 
 
 def _labels(manifest: Manifest) -> dict[str, Any]:

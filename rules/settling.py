@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from kvgate.rules.boundary import about_the_target
 from kvgate.rules.case import Case, Options, Verdict
-from kvgate.rules.finding import Finding
+from kvgate.rules.finding import DECLARED, Finding
 from kvgate.rules.values import Known
 from kvgate.rules.waivers import Waiver
 
@@ -93,12 +93,12 @@ def _declared(finding: Finding, options: Options) -> Finding:
         return finding
     meets = dict(finding.met)
     if "delete" in finding.obligations:
-        meets.setdefault("delete", "declared: the old entries are deleted")
+        meets.setdefault("delete", f"{DECLARED}the old entries are deleted")
     # A pool that is not known may have filed its entries where nobody looks for them to delete.
     out_of_sight = about_the_target(finding.change) or (finding.change.dimension == "roles" and finding.unverified)
     if "separate" in finding.obligations and options.strategy == "recreate" and not out_of_sight:
         meets.setdefault(
-            "separate", "declared: old workers are drained and their entries deleted before new ones start"
+            "separate", f"{DECLARED}old workers are drained and their entries deleted before new ones start"
         )
     return finding if meets == finding.met else replace(finding, met=meets)
 

@@ -157,12 +157,7 @@ def _why(report: Report, finding: Shown) -> str:
 def _boundary(report: Report) -> Iterator[str]:
     for old in report.baselines:
         place = f"connector {old.connector}, location {old.location}, namespace {old.namespace}"
-        apart = ", ".join(old.separated_by) or "nothing in the connector's own key"
-        yield f"{code(old.name)}: {escaped(place)}; kept apart by: {escaped(apart)}" + (
-            f"; {escaped(old.knob_because)}" if old.knob_because else ""
-        )
-        if old.silent_because:
-            yield f"no connector profile speaks here: {escaped(old.silent_because)}"
+        yield "; ".join([f"{code(old.name)}: {escaped(place)}", *map(escaped, old.notes)])
     yield f"new namespace setting: {code(report.namespace)}"
     yield (f"id derived from the new identity: {code(report.derived)}" if report.derived else no_id(report))
 

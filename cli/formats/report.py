@@ -109,6 +109,33 @@ class Baseline:
     detached: bool
     silent_because: str | None
     silent_on_new: bool
+    demands: bool
+    met: bool
+    build_by_version: bool
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What keeps its entries from the new deployment, what does not, and what was compared by name alone."""
+        if self.detached:
+            return ("the new deployment has no persistent cache: nothing old is within its reach",)
+        build = "engine builds are compared by version alone: neither side has a digest of its image or packages"
+        return (*(self._kept_apart() if self.demands else ()), *([build] if self.build_by_version else []))
+
+    def _kept_apart(self) -> list[str]:
+        said = []
+        if self.silent_because is not None:
+            said.append(f"no connector profile speaks here: {self.silent_because}")
+        if self.separated_by:
+            said.append(f"every key differs in {', '.join(self.separated_by)}")
+        if self.knob is not None:
+            said.append(f"{self.knob}: {self.knob_because}")
+        elif self.knob_because:
+            said.append(self.knob_because)
+        elif self.met and not self.separated_by:
+            said.append("what differs is kept apart as each finding says")
+        elif not self.separated_by and self.silent_because is None:
+            said.append("nothing in the connector's own key keeps old and new entries apart")
+        return said
 
 
 @dataclass(frozen=True)
@@ -247,7 +274,7 @@ def read_report(record: Mapping[str, Any]) -> Report:
         accept=tuple(options.get("accept", ())),
         declared_clear=bool(options.get("declareClear")),
         pack=str(body["policies"].get("pack", {}).get("id")),
-        baselines=tuple(_baseline(one, body["boundary"]) for one in enumerate(body["baseline"])),
+        baselines=tuple(_baseline(one, body["boundary"], findings) for one in enumerate(body["baseline"])),
         findings=tuple(findings),
         settings=tuple(
             Setting(one["path"], one["value"], tuple(one["how"])) for one in body["action"].get("settings", ())
@@ -260,7 +287,7 @@ def read_report(record: Mapping[str, Any]) -> Report:
         evidence=tuple(_evidence(one, used) for one in body["evidence"]),
         derived=body["namespace"].get("derived"),
         missing=tuple((one["dimension"], one["settle"]) for one in body["namespace"].get("missing", ())),
-        namespace=_side(body["namespace"].get("current", {})) or "(not known)",
+        namespace=_place(body["namespace"].get("current", {})),
         waived=tuple(body["waivers"].get("used", ())),
         unused_waivers=tuple(
             f"{one['rule']} on {one['dimension']} (owner {one['owner']}, until {one['expires']}): {one['because']}"
@@ -280,6 +307,11 @@ def value_text(value: Any) -> str:
 
 def _side(side: Mapping[str, Any]) -> str | None:
     return None if "value" not in side else value_text(side["value"])
+
+
+def _place(side: Mapping[str, Any]) -> str:
+    """Return a part of an address, which may be known to be left unset."""
+    return "(not set)" if side.get("value", "") is None else _side(side) or "(not known)"
 
 
 def _finding(data: Mapping[str, Any]) -> Shown:
@@ -321,7 +353,9 @@ def _group(data: Mapping[str, Any], open_: Sequence[str]) -> Group:
     return "met" if data["obligations"] else "harmless"
 
 
-def _baseline(numbered: tuple[int, Mapping[str, Any]], boundaries: Sequence[Mapping[str, Any]]) -> Baseline:
+def _baseline(
+    numbered: tuple[int, Mapping[str, Any]], boundaries: Sequence[Mapping[str, Any]], findings: Sequence[Shown]
+) -> Baseline:
     index, data = numbered
     boundary = next(one for one in boundaries if one["baseline"] == index)
     label = " ".join(str(data["release"][key]) for key in ("name", "version") if data["release"].get(key))
@@ -330,15 +364,18 @@ def _baseline(numbered: tuple[int, Mapping[str, Any]], boundaries: Sequence[Mapp
         name=data["name"],
         sha256=data["sha256"],
         label=label,
-        connector=_side(old["connector"]) or "(not known)",
-        location=_side(old["location"]) or "(not known)",
-        namespace=_side(old["namespace"]) or "(not known)",
+        connector=_place(old["connector"]),
+        location=_place(old["location"]),
+        namespace=_place(old["namespace"]),
         separated_by=tuple(boundary["separatedBy"]),
         knob=boundary["knob"],
         knob_because=boundary["knobBecause"],
         detached=boundary["detached"],
         silent_because=None if boundary["profileSpeaks"] else boundary["profileSilentBecause"],
         silent_on_new=boundary["profileSilentOn"] == "new",
+        demands=any(one.baseline == index and (one.open or one.met) for one in findings),
+        met=all(not one.open for one in findings if one.baseline == index),
+        build_by_version=data.get("buildComparedBy") == "version",
     )
 
 

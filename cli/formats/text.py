@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from kvgate.cli.formats.page import Page
-from kvgate.cli.formats.report import Baseline, Group, Report, Shown, read_report
+from kvgate.cli.formats.report import Group, Report, Shown, read_report
 from kvgate.cli.formats.todo import Member, Step, no_id, steps, unknowns
 from kvgate.cli.formats.tokens import show_tokens
 
@@ -174,27 +174,13 @@ def _boundary(page: Page, report: Report) -> None:
             indent=2,
             hang=2,
         )
-        for line in () if report.verdict == _REUSE else _kept_apart(old):
+        for line in old.notes:
             page.say(line, indent=4, hang=2)
     page.say(f"new namespace setting: {report.namespace}", indent=2, hang=2)
     if report.derived is not None:
         page.say(f"id derived from the new identity: {report.derived}", indent=2, hang=2)
     else:
         page.say(no_id(report), indent=2, hang=2)
-
-
-def _kept_apart(old: Baseline) -> Iterable[str]:
-    if old.detached:
-        yield "the new deployment has no persistent cache: nothing old is within its reach"
-        return
-    if old.silent_because is not None:
-        yield f"no connector profile speaks here: {old.silent_because}"
-    if old.separated_by:
-        yield f"every key differs in {', '.join(old.separated_by)}"
-    if old.knob is not None or old.knob_because:
-        yield old.knob_because if old.knob is None else f"{old.knob}: {old.knob_because}"
-    elif not old.separated_by:
-        yield "nothing in the connector's own key keeps old and new entries apart"
 
 
 def _evidence(page: Page, report: Report) -> None:

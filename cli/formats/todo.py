@@ -97,12 +97,14 @@ def steps(report: Report) -> list[Step]:
     found: list[Step] = []
     faults = report.group("fault")
     if faults:
-        fixes = dict.fromkeys(finding.fix or finding.settle or finding.why for finding in faults)
+        fixes = dict.fromkeys(f"{one.detail}: {one.fix or one.settle or one.why}" for one in faults)
         found.append(
             Step("Change the new deployment: it is unsafe by itself, whatever the old one was", exact=tuple(fixes))
         )
     elif not report.accepted:
         found += [*_silences(report), *_clearings(report), *_settings(report)]
+    elif report.declared_clear:
+        found += _clearings(report)
     if any(_settle(finding) != _NO_SETTING for finding in report.group("unverified")):
         found.append(_learn(report))
     return found
@@ -174,14 +176,19 @@ def _silences(report: Report) -> Iterator[Step]:
 
 
 def _clearings(report: Report) -> Iterator[Step]:
-    if not report.group("delete"):
+    if not report.clearings:
         return
     commands = dict.fromkeys(one.command for one in report.clearings)
     reach = dict.fromkeys(
         f"reaches: {one.blast_radius}; owner: {one.owner or '(not known)'}" for one in report.clearings
     )
-    notes = () if report.strategy == "recreate" else ("Old workers that go on writing bring them back.",)
-    yield Step("Delete the old entries, and declare it with --declare clear", tuple(commands), tuple(reach), notes)
+    order = (
+        "In this order: stop the old workers, delete, start the new ones."
+        if report.strategy == "recreate"
+        else "Old workers that go on writing bring them back: delete them again when the last of those has stopped."
+    )
+    declared = "and declare it with --declare clear" if report.group("delete") else "as is declared"
+    yield Step(f"Delete the old entries, {declared}", tuple(commands), tuple(reach), (order,))
 
 
 def _settings(report: Report) -> Iterator[Step]:
@@ -231,7 +238,7 @@ def _needs_capture(finding: Shown) -> bool:
 
 def _unacceptable(findings: tuple[Shown, ...]) -> tuple[str, ...]:
     if any(finding.may_be for finding in findings):
-        return ("What may turn out to be more than new-namespace is settled by no --accept and no setting.",)
+        return ("What may turn out to be clear or a self-fault must become known: no --accept and no setting will do.",)
     return ()
 
 

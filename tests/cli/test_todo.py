@@ -26,14 +26,15 @@ OFFLOAD = {"cache.connector": "vllm-offload-fs"}
 LORA = {**OFFLOAD, "request_features": ["lora"]}
 
 
-def _record(old: dict[str, Any] | None, new: dict[str, Any], *evidence: Evidence) -> dict[str, Any]:
+def _record(old: dict[str, Any] | None, new: dict[str, Any], *evidence: Evidence, **asked: Any) -> dict[str, Any]:
     olds = () if old is None else (clean(old, "old.yaml"),)
-    case = Case(olds, clean(new, "new.yaml"), shipped_pack("default"), evidence, options=Options(as_of=AS_OF))
+    options = Options(as_of=AS_OF, **asked)
+    case = Case(olds, clean(new, "new.yaml"), shipped_pack("default"), evidence, options=options)
     return record_of(decide(case), "0.1.0")
 
 
-def _report(old: dict[str, Any] | None, new: dict[str, Any]) -> Report:
-    return read_report(_record(old, new))
+def _report(old: dict[str, Any] | None, new: dict[str, Any], **asked: Any) -> Report:
+    return read_report(_record(old, new, **asked))
 
 
 def test_a_version_without_a_profile_is_said_first_with_what_helps() -> None:
@@ -115,3 +116,50 @@ def test_figures_that_say_nothing_are_left_out() -> None:
         assert f"\n    {name}:" not in shown("not-run")
     assert "\n    divergent: 0\n" in shown("inconclusive")  # nothing parted: that is a result
     assert "\n    first:" not in shown("inconclusive")
+
+
+# ---- what is declared is still to be done ----
+
+TENANT = {"cache.tenancy": {"boundary": "tenant", "carried_by": "cache_salt"}, "request_features": ["cache_salt"]}
+
+
+def test_a_deletion_that_is_declared_stands_in_the_report_with_its_order() -> None:
+    rolling = _report({**OFFLOAD, **TENANT}, OFFLOAD, declare_clear=True)
+    assert (rolling.accepted, rolling.verdict) == (True, "clear")
+    (step,) = steps(rolling)
+    assert step.what == "Delete the old entries, as is declared"
+    assert step.commands[0].startswith("rm -r ")
+    assert "when the last of those has stopped" in step.notes[0]
+    (asked,) = steps(_report({**OFFLOAD, **TENANT}, OFFLOAD))
+    assert asked.what == "Delete the old entries, and declare it with --declare clear"
+    assert asked.commands == step.commands
+
+
+def test_entries_that_only_a_declared_deletion_keeps_apart_are_to_be_deleted() -> None:
+    """Drained first and deleted: nothing else tells old weights' entries from new ones'."""
+    weights = {"weights.checkpoint.digest": "blake3:" + "9" * 64, "weights.checkpoint.kv_digest": "blake3:" + "9" * 64}
+    report = _report(OFFLOAD, {**OFFLOAD, **weights}, declare_clear=True, strategy="recreate")
+    assert (report.accepted, report.verdict) == (True, "new-namespace")
+    (step,) = steps(report)
+    assert step.notes == ("In this order: stop the old workers, delete, start the new ones.",)
+    assert steps(_report(OFFLOAD, OFFLOAD, declare_clear=True, strategy="recreate")) == []
+
+
+def test_what_ends_with_the_worker_is_not_to_be_deleted() -> None:
+    memory = {"cache.connector": "vllm-apc", "cache.version": None}
+    assert steps(_report({**memory, **TENANT}, memory, declare_clear=True)) == []
+
+
+# ---- where the entries are, and what was compared by name ----
+
+
+def test_a_namespace_that_is_not_set_is_told_from_one_that_is_not_known() -> None:
+    report = _report({"cache.namespace": None}, {"cache.namespace": FORGET})
+    assert (report.baselines[0].namespace, report.namespace) == ("(not set)", "(not known)")
+
+
+def test_builds_that_nobody_took_a_digest_of_are_said() -> None:
+    bare = {"engine.image": None, "engine.packages": None}
+    for old, new, said in ((bare, bare, True), (bare, {}, False), ({}, {}, False)):
+        for text in (render_text(_record(old, new), width=200, color=False), render_markdown(_record(old, new))):
+            assert ("compared by version alone" in text) is said
