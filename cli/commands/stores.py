@@ -31,7 +31,9 @@ def scan_store(
     no_color: NoColor = False,
     debug: Debug = False,  # noqa: ARG001 - read by the guard
 ) -> int:
-    """Count what lies in a store, by connector, namespace, model and ranks. Nothing is written.
+    """Count what lies in a store, by model and namespace.
+
+    Nothing is written.
 
     Exit codes:
       0   everything was read and is of a known scheme; nothing lies there, if it says so

@@ -4,8 +4,9 @@ Source: lmcache 0.5.6 wheel, lmcache/utils.py (``CacheEngineKey``, ``LayerCacheE
 hashes), v1/storage_backend/connector/redis_connector.py and fs_connector.py (names), v1/storage_backend/
 local_disk_backend.py, integration/vllm/utils.py (model, ranks, number format).
 
-A request's tags stand at the end of a key, and what Redis stores of an entry stands behind them without a mark between:
-a tag whose value ends in ``metadata`` or ``kv_bytes`` reads as a shorter one.
+A request's tags stand at the end of a key, and what Redis stores of an entry, or the end of a file's name, stands behind
+them without a mark between: a tag whose value ends in ``metadata``, ``kv_bytes``, ``.data`` or ``.pt`` may read as a
+shorter one.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _SEEDED = ">=0.29"  # releases of vLLM that start a cryptographic hash with a se
 def parse(name: str) -> StoredKey | None:
     """Take a name apart: a key of Redis or the like, or a file's name.
 
-    On a local disk slashes of the model's name are dashes, and stay so here.
+    On a local disk slashes of the model's name are dashes: which of them were is not known, nor so the model.
     """
     part = next((one for one in _PARTS if name.endswith(one)), None)
     if name.endswith(FILE):
@@ -63,7 +64,9 @@ def parse(name: str) -> StoredKey | None:
     found = None if key is None else _KEY.fullmatch(key)
     if found is None:
         return None
+    on_disk = name.endswith(_DISK)
     fields: dict[str, str | int] = {
+        **({"model_with_dashes": found["model"]} if on_disk else {}),
         "world_size": int(found["world"]),
         "worker": int(found["worker"]),
         "dtype": found["dtype"],
@@ -72,7 +75,7 @@ def parse(name: str) -> StoredKey | None:
         fields["layer"] = int(found["layer"])
     if part is not None:
         fields["part"] = part
-    return StoredKey(_ID, name, found["tags"][1:] or None, found["model"], fields, found["hash"])
+    return StoredKey(_ID, name, found["tags"][1:] or None, None if on_disk else found["model"], fields, found["hash"])
 
 
 def predict(manifest: Manifest, request: Request) -> Prediction:

@@ -33,32 +33,34 @@ _SALT = r"(?P<salt>[^@/\\\x00]{1,128})"
 _KEY = re.compile(rf"{_MODEL}@{_REST}(?:@{_SALT})?")
 _PREFIXED = re.compile(rf"(?P<prefix>[^@]+)@{_MODEL}@{_REST}(?:@{_SALT})?")
 _SALTS = re.compile(_SALT)
+_IN_FILES = "@0x"  # in front of the ranks, where keys have no such mark
 _MOST_RANKS = 256  # a rank has eight bits in a name
-_DECORATED = "##lmcache-dcp-layout-v1-"
+_DECORATED = "##lmcache-dcp-layout-v1-"  # what follows a model's name where context parallelism interleaves tokens
 
 
 def parse(name: str) -> StoredKey | None:
     """Take a name apart: a key of Redis, Valkey or an object store, or a file's name."""
-    in_a_file = name.endswith(FILE)
+    in_a_file = name.endswith(FILE) and _IN_FILES in name
     text = from_file(name) if in_a_file else name
     if text is None:
         return None
     if in_a_file:
-        model, mark, rest = text.partition("@0x")
-        text = f"{model}@{rest}" if mark else ""
+        text = text.replace(_IN_FILES, "@", 1)
     readings = [found for pattern in (_KEY, _PREFIXED) if (found := pattern.fullmatch(text)) is not None]
     if len(readings) != 1 or (in_a_file and readings[0].re is _PREFIXED):
         return None
     parts = readings[0].groupdict()
     rank = int(parts["rank"], 16)
     world, worker, local_world, local_worker = (rank >> shift & 0xFF for shift in (24, 16, 8, 0))
+    model, decorated, layout = parts["model"].partition(_DECORATED)
     isolated = [one for one in (parts.get("prefix"), parts["salt"]) if one]
     return StoredKey(
         _ID,
         name,
         namespace="@".join(isolated) or None,
-        model=parts["model"],
+        model=model,
         fields={
+            **({"context_layout": layout} if decorated else {}),
             "world_size": world,
             "worker": worker,
             "local_world_size": local_world,

@@ -36,13 +36,15 @@ READ = {
     f"acme-SEP-support-8b@0x02010201@a@{HASH}.data": ("lmcache-mp", "acme/support-8b", None, 2, 1),
     f"-SEP-models-SEP-x@0x01000100@0@{HASH}@t.data.data": ("lmcache-mp", "/models/x", "t.data", 1, 0),
     f"acme/support-8b@01000100@0@{'5' * 16}": ("lmcache-mp", "acme/support-8b", None, 1, 0),
+    f"acme/8b##lmcache-dcp-layout-v1-d2-interleave16@02010201@0@{HASH}": ("lmcache-mp", "acme/8b", None, 2, 1),
+    f"acme/8b@02010201@0@{HASH}@t.data": ("lmcache-mp", "acme/8b", "t.data", 2, 1),
     "acme/support-8b@2@1@-4cfc@bfloat16": ("lmcache", "acme/support-8b", None, 2, 1),
     "acme/support-8b@2@1@4cfc@half@3": ("lmcache", "acme/support-8b", None, 2, 1),
     "acme/support-8b@2@1@4cfc@uint8@3@ns%a@b%kv%2": ("lmcache", "acme/support-8b", "ns%a@b%kv%2", 2, 1),
     "acme/support-8b@2@1@4cfc@bfloat16kv_bytes": ("lmcache", "acme/support-8b", None, 2, 1),
     "acme/support-8b@2@1@4cfc@bfloat16@ns%ametadata": ("lmcache", "acme/support-8b", "ns%a", 2, 1),
     "acme-SEP-support-8b@2@1@4cfc@bfloat16.data": ("lmcache", "acme/support-8b", None, 2, 1),
-    "acme-support-8b@2@1@4cfc@bfloat16.pt": ("lmcache", "acme-support-8b", None, 2, 1),
+    "acme-support-8b@2@1@4cfc@bfloat16.pt": ("lmcache", None, None, 2, 1),
 }
 
 
@@ -66,8 +68,8 @@ def test_a_name_is_taken_apart(name: str) -> None:
         f"acme@02010201@0@{HASH}@",
         f"acme@02010201@0@{HASH}@a/b",
         f"acme@02010201@0@{HASH}@{'s' * 129}",
-        f"acme@02010201@0@{HASH}.data",  # of a file, without 0x
-        f"acme@0x02010201@0@{HASH}",  # likewise without its end
+        f"acme@02010201@0@{HASH}.data",  # of a file, without its mark
+        f"acme@0x02010201@0@{HASH}",  # of a file, without its end
         f"tmp/acme@0x02010201@0@{HASH}.data",  # not where LMCache puts it
         f"prod@acme@0x02010201@0@{HASH}.data",  # files have no prefix
         f"a@02010201@0@{HASH}@02010201@0@{HASH}",  # reads in two ways
