@@ -4,9 +4,9 @@ Source: lmcache 0.5.6 wheel, lmcache/utils.py (``CacheEngineKey``, ``LayerCacheE
 hashes), v1/storage_backend/connector/redis_connector.py and fs_connector.py (names), v1/storage_backend/
 local_disk_backend.py, integration/vllm/utils.py (model, ranks, number format).
 
-A request's tags stand at the end of a key, and behind them, with no mark between, which part of an entry it is in Redis,
-or what a file's name ends in: a tag whose value ends in ``metadata``, ``kv_bytes``, ``.data`` or ``.pt`` may read as a
-shorter one.
+A request's tags stand at the end of a key, and behind them, with no mark between, which part of an entry it is in
+Redis, or what a file's name ends in: a tag whose value ends in ``metadata``, ``kv_bytes``, ``.data`` or ``.pt`` may read
+as a shorter one.
 """
 
 from __future__ import annotations
