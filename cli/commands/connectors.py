@@ -9,6 +9,8 @@ import typer
 from kvgate.cli.options import Debug, NoColor
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kvgate.cli.formats.page import Page
     from kvgate.rules.profile import Cell, Profile
 
@@ -107,12 +109,10 @@ def _show(page: Page, profile: Profile) -> None:
     page.say(f"read from: {profile.source} (checked {profile.checked})", indent=2, hang=5)
     if profile.cells:
         page.heading("WHAT THE KEY HOLDS")
-        for name, cell in profile.cells.items():
-            _cell(page, name, cell)
+        _cells(page, profile.cells)
     if profile.requests:
         page.heading("WHAT VARIES BETWEEN REQUESTS")
-        for feature, cell in profile.requests.items():
-            _cell(page, feature, cell)
+        _cells(page, {str(feature): cell for feature, cell in profile.requests.items()})
     page.heading("HOW ENTRIES ARE ISOLATED")
     if profile.isolation:
         page.say(profile.isolation, indent=2)
@@ -134,8 +134,17 @@ def _show(page: Page, profile: Profile) -> None:
         page.say(f"{step(row)}; {row.source}", indent=2, hang=2)
 
 
-def _cell(page: Page, name: str, cell: Cell) -> None:
-    from kvgate.cli.formats.connectors import KEYS, conditions
+def _cells(page: Page, cells: Mapping[str, Cell]) -> None:
+    """Show cells by what the key does with each; those of which there is nothing more to say in one line."""
+    from kvgate.cli.formats.connectors import KEYS, MEANING, conditions
 
-    shown = "; ".join(conditions(cell))
-    page.say(f"{name:<26} {KEYS[cell.key]}" + (f" ({shown})" if shown else ""), indent=2, hang=27)
+    for key, words in KEYS.items():
+        found = {name: "; ".join(conditions(cell)) for name, cell in cells.items() if cell.key == key}
+        if not found:
+            continue
+        page.parts([(words, "bold"), (f": {MEANING[key]}", "")], indent=2, hang=2)
+        for name, shown in found.items():
+            if shown:
+                page.say(f"{name:<26} {shown}", indent=4, hang=27)
+        if plain := [name for name, shown in found.items() if not shown]:
+            page.say(", ".join(plain), indent=4, hang=0)

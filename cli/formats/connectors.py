@@ -5,14 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from kvgate.cli.formats.escaping import code
-from kvgate.rules.profile import Cell, EveryConnector, Feature, Profile, Upgrade, Versions
+from kvgate.rules.keyforms import Form
+from kvgate.rules.profile import Cell, Coverage, EveryConnector, Feature, Profile, Upgrade, Versions
 
-KEYS = {
+KEYS: Mapping[Coverage, str] = {
     "separates": "in the key",
     "token-ids": "through the token ids",
     "rejects": "refused when connecting",
     "no": "not in the key",
     "unknown": "not known",
+}
+MEANING: Mapping[Coverage, str] = {
+    "separates": "entries of two deployments that differ in it are kept apart",
+    "token-ids": "kept apart where token ids differ",
+    "rejects": "two deployments that differ in it do not connect",
+    "no": "entries of two deployments that differ in it are shared",
+    "unknown": "it separates nothing",
 }
 
 _OVERVIEW = (
@@ -29,6 +37,19 @@ _REQUESTS: tuple[tuple[Feature, str], ...] = (
     ("multimodal", "media"),
     ("prompt_embeds", "embeds"),
 )
+_FORMS: Mapping[Form, str] = {
+    "last-component": "its last path component",
+    "slashes-as-dashes": "with - for /",
+    "world-size-unless-mla": "as the engine's world size; with MLA not at all",
+    "world-size-per-server-unless-mla": "as the world size divided by the number of LMCache servers; with MLA not at all",
+    "attention-tensor-size": "as the tensor size of attention; with MLA not at all",
+    "kv-heads-per-rank": "as the number of KV heads that a rank holds",
+    "whether-more-than-one": "whether it is more than one, and not how many",
+    "size-unless-one-name-for-all": "where the tier does not file all sizes under one name",
+    "torch-storage-dtype": "as the type that torch stores it in",
+    "cache-dtype-flag": "as the engine's flag names it",
+    "draft-model": "the name of the draft model alone",
+}
 _HARMLESS = {"mla": "harmless with MLA", "converted": "harmless: converted when it is read, or refused"}
 _SHORT = {"separates": "yes", "token-ids": "tokens", "rejects": "refused", "no": "**no**", "unknown": "?"}
 
@@ -36,7 +57,7 @@ _SHORT = {"separates": "yes", "token-ids": "tokens", "rejects": "refused", "no":
 def conditions(cell: Cell) -> list[str]:
     """Return everything that is to be said of a cell besides its key, one clause each."""
     notes = [
-        f"as {cell.form}" if cell.form != "verbatim" else "",
+        _FORMS.get(cell.form, ""),
         f"{', '.join(cell.paths)} alone" if cell.paths else "",
         f"only while {cell.while_unset} is not set" if cell.while_unset else "",
         f"at the place of {cell.clashes_with}" if cell.clashes_with else "",

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import get_args
 
 import jsonschema
 import pytest
 import yaml
 
+from kvgate.cli.formats.connectors import _FORMS
+from kvgate.rules.keyforms import Form
 from kvgate.rules.packaged import packaged_bytes
 from kvgate.rules.profile import shipped_profiles
 from tests.cli.conftest import MakeManifest, Run
@@ -55,10 +58,23 @@ def test_all_of_a_profile_is_shown(run: Run, name: str) -> None:
 def test_conditions_are_shown(run: Run) -> None:
     out = run("connectors", "show", "vllm-umbp").out
     assert "only while cache.namespace is not set" in out
-    assert "as draft-model" in out
+    assert "the name of the draft model alone" in out
     assert "entries end with the worker" in run("connectors", "show", "vllm-apc").out
     assert "at the place of lora" in run("connectors", "show", "flexkv").out
     assert "engine.prefix_hash.seed alone" in run("connectors", "show", "lmcache").out
+
+
+def test_what_a_key_does_not_hold_stands_together_and_says_what_that_means(run: Run) -> None:
+    lines = run("connectors", "show", "lmcache-mp").out.splitlines()
+    heads = [line.strip() for line in lines if line.startswith("  ") and not line.startswith("   ") and ": " in line]
+    heading = "not in the key: entries of two deployments that differ in it are shared"
+    assert heads.count(heading) == 2  # of dimensions, and of what requests carry
+    below = lines[lines.index(f"  {heading}") :]
+    assert any(line.split()[:1] == ["precision.kv_cache"] for line in below)
+
+
+def test_every_form_has_words() -> None:
+    assert {*_FORMS} == {*get_args(Form)} - {"verbatim"}
 
 
 def test_a_name_that_there_is_not(run: Run) -> None:
