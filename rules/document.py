@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from kvgate.rules.credentials import holds_credential, looks_issued
 from kvgate.rules.errors import InputError
 
 MAX_BYTES = 16 * 1024 * 1024  # bulk lives in sidecars; a manifest of a real deployment is under 200 kB
@@ -290,9 +291,13 @@ class _Events:
 
 
 def _dotted(path: tuple[str, ...]) -> str:
-    return _short(".".join(path))
+    return _cut(".".join("…" if looks_issued(key) else key for key in path))
 
 
 def _short(text: str) -> str:
-    """Cut what an error quotes from a hostile document to what fits a line."""
+    """Return what an error may quote from a hostile document: no credential, and no more than fits a line."""
+    return "…" if looks_issued(text) or holds_credential(text) else _cut(text)
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= _QUOTED else f"{text[:_QUOTED]}…"

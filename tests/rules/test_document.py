@@ -319,3 +319,27 @@ def test_every_document_of_a_file_for_another_program_is_read_with_its_line() ->
 def test_a_file_for_another_program_is_read_as_strictly(text: str) -> None:
     with pytest.raises(InputError):
         parse_foreign_documents(text.encode(), "x")
+
+
+TOKEN = "sk-" + "abcdefghijklmnop0123456789"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{TOKEN}: .nan",
+        f"{TOKEN}: 1e999",
+        f"a: {{{TOKEN}: 1, {TOKEN}: 2}}",
+        f"a: !<{TOKEN}> 1",
+        f'{{"{TOKEN}": 1, "{TOKEN}": 2}}',
+    ],
+)
+def test_an_error_quotes_no_credential(text: str) -> None:
+    for parse in (parse_document, parse_foreign_documents):
+        with pytest.raises(InputError) as caught:
+            parse(text.encode(), "x")
+        assert TOKEN[3:] not in str(caught.value)
+    if text.startswith("{"):
+        with pytest.raises(InputError) as caught:
+            parse_json(text, "x")
+        assert TOKEN[3:] not in str(caught.value)
