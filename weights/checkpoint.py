@@ -157,13 +157,13 @@ def _require_all_shards(folder: Path, names: Iterable[str]) -> None:
 
 
 def list_folder(folder: Path) -> list[str]:
-    """Return the names in ``folder``, sorted.
+    """Return the names in ``folder``, sorted; hidden ones are left out, as loaders' patterns leave them out.
 
     Raises:
         InputError: when it is not a folder that can be read.
     """
     try:
-        return sorted(entry.name for entry in folder.iterdir())
+        return sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
     except OSError as error:
         hint = "give the folder that holds the safetensors files, a .gguf file, or a tensor map (.jsonl)"
         what = f"cannot be read as a folder: {error.strerror}"

@@ -129,6 +129,8 @@ class Stored:
         from kvgate.deployments.config import effective_config, read_config
         from kvgate.weights.fingerprint import fingerprint_checkpoint
 
+        if path.is_dir() and (real := os.path.realpath(path)) != str(path.absolute()):
+            path = Path(real)  # once: a link that is turned meanwhile would give one side's config with other tensors
         config = effective_config(read_config(path)).config if os.path.exists(path / "config.json") else None  # noqa: PTH110
         return fingerprint_checkpoint(path, config, self._progress, kept=self._kept, opaque_pickle=self._opaque)
 

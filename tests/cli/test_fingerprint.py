@@ -8,11 +8,13 @@ import shutil
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
 import pytest
 
+from kvgate.deployments import config
 from kvgate.deployments import published as publications
 from kvgate.weights import hashing, kept_hashes
 from kvgate.weights.fingerprint import Fingerprint, fingerprint_checkpoint
@@ -257,3 +259,21 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(
     monkeypatch.setattr(hashing, "_jobs", lambda _: pytest.fail("hashed first"))
     ran = run("fingerprint", str(old), *option)
     assert (ran.code, "cannot be written: No such file or directory" in ran.err) == (3, True), ran.err
+
+
+def test_a_link_is_followed_once(run: Run, old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A release that is switched meanwhile is not half of each."""
+    write(tmp_path / "next", {"a": Tensor("U8", (1,), b"a")})
+    (old / "config.json").write_text("{}")
+    (tmp_path / "current").symlink_to("old")
+    digest = run("fingerprint", "old", "-q").out
+    read = config.read_config
+
+    def switched(folder: Path) -> Any:
+        found = read(folder)
+        (tmp_path / "current").unlink()
+        (tmp_path / "current").symlink_to("next")
+        return found
+
+    monkeypatch.setattr(config, "read_config", switched)
+    assert run("fingerprint", "current", "-q").out == digest

@@ -108,6 +108,13 @@ def test_index_may_name_a_subfolder(tmp_path: Path) -> None:
     assert _names(tmp_path) == ["parts/model.safetensors"]
 
 
+def test_hidden_files_are_no_weights(tmp_path: Path) -> None:
+    """Loaders look for ``*.safetensors``, which matches no ``._model.safetensors`` that a Mac leaves behind."""
+    write(tmp_path, A)
+    (tmp_path / "._model.safetensors").write_bytes(b"\0\5\x16\7 Mac OS X")
+    assert _names(tmp_path) == ["model.safetensors"]
+
+
 def test_links_into_a_blob_store_are_followed(tmp_path: Path) -> None:
     (tmp_path / "blob").write_bytes(encode(A))
     (tmp_path / "snapshot").mkdir()
