@@ -41,7 +41,7 @@ _FORMS: Mapping[Form, str] = {
     "last-component": "its last path component",
     "slashes-as-dashes": "with - for /",
     "world-size-unless-mla": "as the engine's world size; with MLA not at all",
-    "world-size-per-server-unless-mla": "as the world size divided by the number of LMCache servers; with MLA not at all",
+    "world-size-per-server-unless-mla": "as the world size divided by how many LMCache servers; with MLA not at all",
     "attention-tensor-size": "as the tensor size of attention; with MLA not at all",
     "kv-heads-per-rank": "as the number of KV heads that a rank holds",
     "whether-more-than-one": "whether it is more than one, and not how many",
