@@ -172,8 +172,13 @@ def test_a_word_full_of_what_a_shell_fills_in_is_refused_before_it_costs_anythin
     assert time.process_time() - started < 2  # seconds for every one of them before
 
 
-@pytest.mark.parametrize("kind", ["services: {{a: {{image: vllm/vllm-openai, command: '{}'}}}}",
-                                  "apiVersion: v1\nkind: Pod\nspec: {{containers: [{{image: vllm/vllm-openai, args: ['{}']}}]}}"])  # fmt: skip
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "services: {{a: {{image: vllm/vllm-openai, command: '{}'}}}}",
+        "apiVersion: v1\nkind: Pod\nspec: {{containers: [{{image: vllm/vllm-openai, args: ['{}']}}]}}",
+    ],
+)
 def test_the_same_in_a_file_that_names_words(kind: str) -> None:
     words = " ".join(f"${{A{number}}}" for number in range(9_000))
     with pytest.raises(InputError, match="more than 2,000 places to be filled in"):
