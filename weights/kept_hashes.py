@@ -28,7 +28,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -66,14 +66,19 @@ class KeptHashes:
         used: how many files did not have to be read.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, failed: Callable[[InputError], None] | None = None) -> None:
         """Read ``path``; nothing is kept where there is no such file.
+
+        Args:
+            path: the file.
+            failed: told why what was hashed could not be kept, once; ``None``: whoever hashes is told.
 
         Raises:
             InputError: it cannot be read, is not such a file, is damaged, or may be written by others.
         """
         self.used = 0
         self._path = path
+        self._failed = failed
         self._kept: dict[str, _Kept] = {}
         self._seen: Stamp | None = None
         self._add_what_others_wrote()
@@ -127,10 +132,20 @@ class KeptHashes:
         """Write what is kept, beside its place and renamed, if there is anything new.
 
         Raises:
-            InputError: the file cannot be written, or what another run wrote there is damaged.
+            InputError: the file cannot be written, or what another run wrote there is damaged, and nobody else is told.
         """
         if not self._dirty:
             return
+        self._dirty = False
+        self._written = time.monotonic()
+        try:
+            self._store()
+        except InputError as error:
+            if self._failed is None:
+                raise
+            self._failed(error)
+
+    def _store(self) -> None:
         with locked(self._path.parent):
             self._add_what_others_wrote()
             self._kept = {name: kept for name, kept in self._kept.items() if _is_as_it_was(Path(name), kept.stamp)}
@@ -146,8 +161,6 @@ class KeptHashes:
             header = _spelled({"schema": SCHEMA, "files": len(blocks)})
             write_whole(self._path, f"{header}\n{''.join(reversed(blocks))}".encode(), private=True)
             self._seen = stamp_of(self._path.stat())
-        self._dirty = False
-        self._written = time.monotonic()
 
     def _add_what_others_wrote(self) -> None:
         if not (self._path.exists() or self._path.is_symlink()):

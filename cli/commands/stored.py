@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kvgate.rules.errors import InputError
     from kvgate.rules.progress import Progress
     from kvgate.weights.fingerprint import CheckpointFingerprint
     from kvgate.weights.kept_hashes import KeptHashes
@@ -23,7 +24,7 @@ class Stored:
     def __init__(self, hash_cache: Path | None, opaque: bool, progress: Progress) -> None:
         from kvgate.weights.kept_hashes import KeptHashes
 
-        self._kept: KeptHashes | None = None if hash_cache is None else KeptHashes(hash_cache)
+        self._kept: KeptHashes | None = None if hash_cache is None else KeptHashes(hash_cache, _not_kept)
         self._opaque = opaque
         self._progress = progress
 
@@ -133,6 +134,12 @@ class Stored:
             path = Path(real)  # once: a link that is turned meanwhile would give one side's config with other tensors
         config = effective_config(read_config(path)).config if os.path.exists(path / "config.json") else None  # noqa: PTH110
         return fingerprint_checkpoint(path, config, self._progress, kept=self._kept, opaque_pickle=self._opaque)
+
+
+def _not_kept(error: InputError) -> None:
+    from kvgate.cli import console
+
+    console.say(f"the hashes are not kept: {error}")
 
 
 def map_of(path: Path) -> TensorMap | None:

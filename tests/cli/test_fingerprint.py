@@ -16,6 +16,7 @@ import pytest
 
 from kvgate.deployments import config
 from kvgate.deployments import published as publications
+from kvgate.rules.errors import InputError
 from kvgate.weights import hashing, kept_hashes
 from kvgate.weights.fingerprint import Fingerprint, fingerprint_checkpoint
 from kvgate.weights.tensor_map import write_map
@@ -277,3 +278,16 @@ def test_a_link_is_followed_once(run: Run, old: Path, tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(config, "read_config", switched)
     assert run("fingerprint", "current", "-q").out == digest
+
+
+def test_a_digest_is_not_lost_with_the_file_of_hashes(run: Run, old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_hashes, "_SETTLED_NS", -(10**12))
+    digest = run("fingerprint", str(old), "-q").out
+
+    def full(path: Path, *_: object, **__: object) -> None:
+        raise InputError("cannot be written: No space left on device", where=str(path))
+
+    monkeypatch.setattr(kept_hashes, "write_whole", full)
+    ran = run("fingerprint", str(old), "-q", "--hash-cache", "hashes")
+    assert (ran.code, ran.out) == (0, digest)
+    assert ran.err == "the hashes are not kept: hashes: cannot be written: No space left on device\n"
