@@ -26,6 +26,7 @@ from kvgate.deployments.contradictions import refuse_contradictions
 from kvgate.deployments.elsewhere import LIBRARIES, built_elsewhere, engine_of, refuse_another_deployment
 from kvgate.deployments.hub import HubCheckpoint, obtain, split_repository
 from kvgate.deployments.launch import LaunchFacts, bare_facts, resolve
+from kvgate.deployments.locating import exists, locate
 from kvgate.deployments.published import published
 from kvgate.deployments.running import AUTO, Running, ask_running
 from kvgate.deployments.running_contradictions import (
@@ -230,7 +231,9 @@ class _Capture:
         if self._sources.endpoint is not None:
             self._progress("asking the engine", 0, None, "answers")
             self._running = ask_running(self._sources.endpoint, self._sources.api_key)
-        folder, hub = self._locate()
+        folder, hub = locate(
+            self._model, self._revision, self._facts, fetch_weights=self._sources.fetch, progress=self._progress
+        )
         doubted = self._facts is not None and any(path == "model.config" for path, _ in self._facts.unknown)
         gguf = folder.is_file() or (
             any(folder.glob("*.gguf")) and not any(folder.glob("*.safetensors")) and not self._sources.opaque_pickle
@@ -304,41 +307,6 @@ class _Capture:
                 self._assembly.doubt(path, reason)
         for path in given.pending:
             self._assembly.doubt(path, reason)
-
-    # -- where the files are ---------------------------------------------------------------------------
-
-    def _locate(self) -> tuple[Path, HubCheckpoint | None]:
-        path = Path(self._model).expanduser()
-        if _exists(path):
-            if self._revision is not None:
-                raise UsageError("a revision was given, but the model is a folder", where=self._model)
-            return path, None
-        split = split_repository(self._model)
-        if split is None:
-            raise InputError(
-                "there is no such folder, and it cannot be a hub repository",
-                where=self._model,
-                hint="a checkpoint folder, or org/name[@revision]",
-            )
-        repo, inline = split
-        if inline is not None and self._revision is not None and inline != self._revision:
-            raise UsageError(f"two revisions: {inline} and {self._revision}", where=repo)
-        launched = self._facts.values.get("model.revision") if self._facts is not None else None
-        fetch = self._sources.fetch
-        hub = obtain(repo, inline or self._revision or launched, self._progress, weights=fetch)
-        if isinstance(launched, str) and _COMMIT.fullmatch(launched) and launched != hub.commit:
-            raise InputError(
-                f"the launch line pins {launched[:12]}, but the checkpoint given is {hub.commit[:12]}",
-                where=repo,
-                hint="capture the revision that the launch line starts",
-            )
-        if fetch and compiled_engine(hub.folder) is None and not any(hub.folder.rglob("*.safetensors")):
-            raise InputError(
-                "no safetensors in this repository, and other weights are not fetched",
-                where=f"{repo}@{hub.commit}",
-                hint="download the GGUF file and capture it by its path, or leave the weights out (--no-weights)",
-            )
-        return hub.folder, hub
 
     # -- sections --------------------------------------------------------------------------------------
 
@@ -453,7 +421,7 @@ class _Capture:
         if not isinstance(draft, str) or draft.strip("[]") in _WITHOUT_WEIGHTS or draft == self._named():
             return
         revision = config.get("revision") if config is not None else None
-        if not _exists(Path(draft)):
+        if not exists(Path(draft)):
             pinned = isinstance(revision, str) and _COMMIT.fullmatch(revision) and split_repository(draft)
             if not pinned or draft.startswith(("/", ".", "~")):
                 shown = f"the draft model {draft} is not here, and neither a commit nor a digest says what it holds"
@@ -495,7 +463,7 @@ class _Capture:
         nothing = EffectiveConfig({}, None, "beside the GGUF file there is no config.json")
         tokenizer = self._facts.tokenizer if self._facts is not None else None
         if tokenizer is not None and tokenizer != self._named():
-            if not _exists(Path(tokenizer)):
+            if not exists(Path(tokenizer)):
                 reason = f"with GGUF the engine takes the configuration from {tokenizer}, which is not on this machine"
                 self._assembly.doubt("model.config", reason)
                 return nothing
@@ -541,7 +509,7 @@ class _Capture:
         for name in (*named, *(name for name in self._adapters if name not in named)):
             entry: dict[str, Any] = {"name": name, "path": named.get(name) or str(self._adapters[name])}
             folder = self._adapters.get(name) or Path(named[name])
-            if _exists(folder):
+            if exists(folder):
                 print_ = fingerprint_adapter(folder)
                 alpha = int(print_.alpha) if print_.alpha.is_integer() else print_.alpha
                 entry |= {"digest": print_.digest, "rank": print_.rank, "alpha": alpha}
@@ -621,7 +589,7 @@ class _Capture:
         name = self._facts.tokenizer if self._facts is not None else None
         if name is None or (self._facts is not None and name == self._facts.model):
             return folder, f"{hub.repo}@{hub.commit}" if hub is not None else str(folder.absolute())
-        if _exists(Path(name)):
+        if exists(Path(name)):
             return Path(name), str(Path(name).absolute())
         split = split_repository(name)
         if split is None:
@@ -645,7 +613,7 @@ class _Capture:
         if given is None or "{" in given or "\n" in given:
             return given, True
         for path in (Path(given), folder / given):
-            if _exists(path):
+            if exists(path):
                 return str(path), True
         self._assembly.doubt("chat_template", f"the launch line takes {given}, which is not here; give --chat-template")
         return None, False
@@ -741,13 +709,6 @@ def _only(launch: Sequence[LaunchFacts]) -> LaunchFacts | None:
         sources = " and ".join(facts.source for facts in launch[:2])
         raise InputError("starts more than one server", where=sources, hint="give the launch line of one deployment")
     return launch[0] if launch else None
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):  # too long for a name, or a NUL in it
-        return False
 
 
 def _let_requests_carry_the_boundary(manifest: dict[str, Any]) -> None:

@@ -90,6 +90,23 @@ def obtain(
     return HubCheckpoint(folder, repo, folder.name)
 
 
+def history(repo: str, revision: str | None, *, endpoint: str | None = None) -> frozenset[str] | None:
+    """Return the commits that a branch or tag has had, newest and oldest; ``None``: the hub cannot be asked.
+
+    Args:
+        repo: ``org/name``.
+        revision: a branch, tag or commit; ``None``: the default branch.
+        endpoint: another hub than ``HF_ENDPOINT`` says.
+    """
+    from huggingface_hub import HfApi
+
+    try:
+        found = HfApi(endpoint=endpoint, library_name="kvgate").list_repo_commits(repo, revision=revision)
+        return frozenset(one.commit_id for one in found)
+    except Exception:
+        return None
+
+
 def _reporting(progress: Progress) -> Any:
     """Return a progress bar that shows nothing and tells ``progress`` of the bytes."""
     from huggingface_hub.utils import tqdm

@@ -23,6 +23,7 @@ class Repository:
     refs: Mapping[str, str]  # branch or tag to commit
     gated: bool = False
     token: str | None = None  # private: only with this one
+    parents: Mapping[str, str] = field(default_factory=dict)  # commit to the one before it
 
 
 @dataclass
@@ -52,6 +53,14 @@ def _sibling(path: str, data: bytes) -> dict[str, object]:
     if len(data) > LARGE:
         sibling["lfs"] = {"sha256": etag(data), "size": len(data), "pointerSize": 134}
     return sibling
+
+
+def _history(repository: Repository, commit: str) -> Iterator[dict[str, object]]:
+    """Describe a commit and those before it as the hub does."""
+    at: str | None = commit
+    while at is not None:
+        yield {"id": at, "authors": [], "date": "2026-11-01T00:00:00.000Z", "title": "", "message": ""}
+        at = repository.parents.get(at)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -89,7 +98,7 @@ class _Handler(BaseHTTPRequestHandler):
         hub.tokens.add(token)
         if hub.broken is not None:
             return self._answer(hub.broken)
-        match = re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/(revision|tree)/([^/]+)(?:/.*)?)?", path)
+        match = re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/(revision|tree|commits)/([^/]+)(?:/.*)?)?", path)
         file = re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path)
         name = match[1] if match else file[1] if file else ""
         repository = hub.repositories.get(name)
@@ -102,6 +111,8 @@ class _Handler(BaseHTTPRequestHandler):
         files = repository.revisions.get(commit)
         if files is None:
             return self._answer(404, X_Error_Code="RevisionNotFound", X_Error_Message="Invalid rev id")
+        if match and match[2] == "commits":
+            return self._json(list(_history(repository, commit)))
         if match:
             return self._api(name, match[2], commit, files)
         assert file is not None

@@ -315,11 +315,14 @@ def hub(make_checkpoint: MakeCheckpoint, tmp_path: Path, monkeypatch: pytest.Mon
 
     folder = make_checkpoint()
     files = {path.name: path.read_bytes() for path in folder.iterdir()}
-    commits = {"main": "b" * 40, "v1": "a" * 40}
-    state = Hub({"org/m": Repository(dict.fromkeys(commits.values(), files), commits)})
+    commits = {"main": "b" * 40, "v1": "a" * 40, "tuned": "c" * 40}
+    parents = {"b" * 40: "a" * 40, "c" * 40: "a" * 40}
+    state = Hub({"org/m": Repository(dict.fromkeys(commits.values(), files), commits, parents=parents)})
     with serving(state):
         there = partial(module.obtain, endpoint=state.url, cache=tmp_path / "cache")
         monkeypatch.setattr("kvgate.deployments.capture.obtain", there)
+        monkeypatch.setattr("kvgate.deployments.locating.obtain", there)
+        monkeypatch.setattr("kvgate.deployments.locating.history", partial(module.history, endpoint=state.url))
         yield state
 
 
@@ -346,10 +349,46 @@ def test_a_hub_repository() -> None:
     assert floating["weights"]["hub"]["commit"] == "b" * 40
     pinned = capture("org/m", launch=launched(f"vllm serve org/m --revision {'a' * 40}")).manifest
     assert pinned["model"]["revision"] == pinned["weights"]["hub"]["commit"] == "a" * 40
-    with pytest.raises(InputError, match="pins aaaaaaaaaaaa, but"):
+    with pytest.raises(InputError, match="pins aaaaaaaaaaaa"):
         capture("org/m@main", launch=launched(f"vllm serve org/m --revision {'a' * 40}"))
     with pytest.raises(UsageError, match="two revisions"):
         capture("org/m@main", revision="v1")
+
+
+ANOTHER = {
+    "a branch": ("org/m@v1", "vllm serve org/m --revision main", "starts main, now bbbbbbbbbbbb"),
+    "a tag": ("org/m@main", "vllm serve org/m --revision v1", "starts v1, now aaaaaaaaaaaa"),
+    "the default branch": ("org/m@v1", "vllm serve org/m", "starts the default branch, now bbbbbbbbbbbb"),
+    "a commit": (f"org/m@{'b' * 40}", "vllm serve org/m --revision tuned", "starts tuned, which never stood for it"),
+    "a repository": ("org/m", "vllm serve org/n", "starts org/n, another repository"),
+}
+
+
+@pytest.mark.usefixtures("quick", "hub")
+@pytest.mark.parametrize(("model", "line", "message"), ANOTHER.values(), ids=ANOTHER)
+def test_a_checkpoint_that_the_launch_line_does_not_start_is_refused(model: str, line: str, message: str) -> None:
+    """A line that was bumped while the capture command was not: the digests would be of what nobody serves."""
+    with pytest.raises(InputError, match=re.escape(message)) as caught:
+        capture(model, launch=launched(line))
+    assert (caught.value.where, bool(caught.value.hint)) == ("org/m", True)
+
+
+@pytest.mark.usefixtures("quick", "hub")
+@pytest.mark.parametrize(
+    ("model", "line"),
+    [
+        ("org/m@main", "vllm serve org/m"),
+        ("org/m@main", f"vllm serve org/m --revision {'b' * 40}"),
+        (f"org/m@{'a' * 40}", "vllm serve Org/M --revision v1"),
+        (f"org/m@{'a' * 40}", "vllm serve org/m"),
+        (f"org/m@{'a' * 40}", "vllm serve org/m --revision tuned"),
+        ("org/m@v1", "vllm serve /models/m"),
+        ("org/m@v1", "vllm serve /models/m --revision main"),
+    ],
+)
+def test_two_names_of_one_commit_are_one_checkpoint(model: str, line: str) -> None:
+    manifest = capture(model, launch=launched(line)).manifest
+    assert manifest["weights"]["hub"]["commit"] == ("a" if "@v1" in model or "aaa" in model else "b") * 40
 
 
 @pytest.mark.usefixtures("quick")

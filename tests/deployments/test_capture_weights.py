@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from kvgate.deployments.capture import Captured, capture
-from kvgate.deployments.hub import obtain
+from kvgate.deployments.hub import history, obtain
 from kvgate.deployments.published import published
 from kvgate.rules.errors import InputError
 from kvgate.weights import kept_hashes
@@ -146,9 +146,11 @@ def test_weights_that_the_engine_does_not_load_stay_unknown(
 def hub(make_checkpoint: MakeCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     files = {path.name: path.read_bytes() for path in make_checkpoint("on the hub").iterdir()}
     revisions = {"a" * 40: files, "b" * 40: {**files, "README.md": b"words"}}
-    with serving(Hub({"org/m": Repository(revisions, {"main": "a" * 40})})) as running:
+    with serving(Hub({"org/m": Repository(revisions, {"main": "a" * 40}, parents={"a" * 40: "b" * 40})})) as running:
         there = partial(obtain, endpoint=running.url, cache=tmp_path / "cache")
         monkeypatch.setattr("kvgate.deployments.capture.obtain", there)
+        monkeypatch.setattr("kvgate.deployments.locating.obtain", there)
+        monkeypatch.setattr("kvgate.deployments.locating.history", partial(history, endpoint=running.url))
         monkeypatch.setattr("kvgate.deployments.capture.published", partial(published, endpoint=running.url))
         yield running
 
