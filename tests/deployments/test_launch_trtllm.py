@@ -200,7 +200,7 @@ def test_a_file_that_was_not_given_may_set_anything_the_line_sets_too() -> None:
         ("speculative_config: MTP\n", "speculative_config is not a mapping"),
         ("a: 1\na: 2\n", "stands twice"),
         ("a: &x [1]\nb: [*x, *x]\n", "anchors and aliases are not allowed"),
-        ("a: " + "[" * 3000 + "\n", "nested too deeply"),
+        ("a: " + "[" * 3000 + "\n", "exceeded maximum nesting depth"),
     ],
 )
 def test_a_broken_file_of_settings_is_one_clear_error(settings: str, message: str) -> None:
