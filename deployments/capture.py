@@ -722,6 +722,6 @@ def _let_requests_carry_the_boundary(manifest: dict[str, Any]) -> None:
 def _installed(engine: Any) -> str | None:
     """Return the version of an engine that is installed in this environment, by the name of its distribution."""
     try:
-        return version(engine) if engine in ("vllm", "sglang") else None
+        return version(engine) if engine in ("vllm", "sglang", "tensorrt-llm") else None
     except PackageNotFoundError:
         return None
