@@ -60,9 +60,12 @@ def _require_kv_digest(manifest: Manifest, found: TensorMap) -> None:
         return
     digest, rule = kv_digest_of(found, config)
     version = rule.partition("/")[0]
-    # A list of another version cannot be checked here; the comparison of kv_rule takes care of that.
     if claimed[1].partition("/")[0] != version:
-        return
+        raise InputError(
+            f"kv_rule {claimed[1]} is of a list that this kvgate does not have, so kv_digest cannot be checked",
+            where=manifest.where(path),
+            hint="capture again with this version, or check with the one that captured it",
+        )
     if claimed not in ((digest, rule), (found.digest, f"{version}/all-tensors")):
         raise InputError(
             f"{path} is not that of the tensor map beside it",

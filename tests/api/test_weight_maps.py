@@ -62,20 +62,19 @@ def test_what_the_old_side_has_cannot_be_claimed(tmp_path: Path, path: str, chan
             kvgate.check(*sides)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"weights.checkpoint.kv_digest": _print().digest, "weights.checkpoint.kv_rule": "1/all-tensors"},
-        {
-            "weights.checkpoint.kv_digest": OTHER["weights.checkpoint.kv_digest"],
-            "weights.checkpoint.kv_rule": "0/llama",
-        },
-    ],
-)
-def test_every_tensor_may_count_and_an_older_list_is_left_to_the_comparison(
-    tmp_path: Path, changes: dict[str, Any]
-) -> None:
-    assert tensor_map(_manifest(tmp_path, _print(), changes)) is not None
+def test_every_tensor_may_count(tmp_path: Path) -> None:
+    all_of_them = {"weights.checkpoint.kv_digest": _print().digest, "weights.checkpoint.kv_rule": "1/all-tensors"}
+    assert tensor_map(_manifest(tmp_path, _print(), all_of_them)) is not None
+
+
+@pytest.mark.parametrize("rule", ["0/llama", "2/llama", "x"])
+def test_a_list_that_nobody_has_proves_nothing(tmp_path: Path, rule: str) -> None:
+    invented = {
+        "weights.checkpoint.kv_digest": OTHER["weights.checkpoint.kv_digest"],
+        "weights.checkpoint.kv_rule": rule,
+    }
+    with pytest.raises(InputError, match="is of a list that this kvgate does not have"):
+        tensor_map(_manifest(tmp_path, _print(), invented))
 
 
 def test_the_map_of_a_rank_is_that_of_its_digest(tmp_path: Path) -> None:
