@@ -299,6 +299,12 @@ def test_a_predictor_of_another_version_of_its_runtime_has_that_tag() -> None:
     assert facts.values["engine.version"] == "0.33.0"
 
 
+def test_workers_on_other_nodes_may_bring_any_flag() -> None:
+    base = runtime({"args": ["--model=/mnt/models"]}, workerSpec={"pipelineParallelSize": 2})
+    facts = read({"a.yaml": predictor(runtime="engine-runtime"), "b.yaml": base})
+    assert "workers on other nodes" in reason(facts, "parallelism.pipeline")
+
+
 def test_a_runtime_without_its_service_may_have_any_flag() -> None:
     facts = read({"runtime.yaml": runtime({"args": ["--model=/mnt/models"]})})
     assert "InferenceService was not given" in reason(facts, "engine.args")

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+import yaml
 
 from kvgate.rules.errors import InputError
 from tests.deployments.made import IMAGE, chart, config_map, model_spec, pod, read, reason, said, stack
@@ -204,6 +205,12 @@ def test_later_values_are_laid_over_earlier_ones() -> None:
     facts = read({**files, "prod.yaml": over})
     assert facts.model == "org/other"
     assert facts.values["engine.args"] == {"enable-prefix-caching": True, "VLLM_X": "1"}
+
+
+def test_the_heading_of_helm_s_own_output_is_no_value() -> None:
+    files = stack(model_spec())
+    printed = "USER-SUPPLIED VALUES:\n" + yaml.safe_dump(files["values.yaml"])
+    assert read({**files, "values.yaml": printed}) == read(files)
 
 
 def test_one_of_several_models_is_chosen_by_its_name() -> None:

@@ -19,6 +19,7 @@ from kvgate.deployments.launch.secrets import clean_text
 from kvgate.rules.document import TwoWays, parse_foreign_documents
 from kvgate.rules.errors import InputError
 
+_HEADINGS = ("USER-SUPPLIED VALUES", "COMPUTED VALUES")
 _RENDERED = "give what is deployed: the output of `helm template`"
 _CHARTS = {STACK.name: (STACK, stack_objects), MODELSERVICE.name: (MODELSERVICE, modelservice_objects)}
 
@@ -90,5 +91,5 @@ def _one_mapping(source: str, data: bytes) -> Mapping[str, Any]:
         raise
     if len(documents) != 1 or not isinstance(documents[0][0], Mapping):
         raise InputError("is not one mapping of values", where=source)
-    found: Mapping[str, Any] = documents[0][0]
-    return found
+    # `helm get values` prints a heading, which looks like a value of nothing.
+    return {key: value for key, value in documents[0][0].items() if key not in _HEADINGS or value is not None}

@@ -18,6 +18,7 @@ from kvgate.rules.errors import InputError
 
 RUNTIMES = ("ServingRuntime", "ClusterServingRuntime")
 _CONTAINER = "kserve-container"
+_WORKERS = "the service starts workers on other nodes as well, and KServe may add any flag for them"
 _TAG = re.compile(r":[\w.-]*$")
 # Fields of `model` that are no container's.
 _OF_THE_MODEL = frozenset({"modelFormat", "runtime", "storageUri", "storage", "protocolVersion", "runtimeVersion"})
@@ -62,7 +63,10 @@ def predictor_objects(one: KubernetesObject, runtimes: Sequence[KubernetesObject
     )
     names = {".Name": one.name, ".Namespace": one.namespace}
     pod["containers"] = [filled(container, names), *others, *pod["containers"]]
-    made = Made(notes=tuple(_notes(model)))
+    made = Made(
+        hidden=(_WORKERS,) if "workerSpec" in predictor or "workerSpec" in spec else (),
+        notes=tuple(_notes(model)),
+    )
     return [replace(one, data={"spec": pod}, made=made)]
 
 
