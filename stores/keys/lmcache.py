@@ -5,8 +5,7 @@ hashes), v1/storage_backend/connector/redis_connector.py and fs_connector.py (na
 local_disk_backend.py, integration/vllm/utils.py (model, ranks, number format).
 
 A request's tags stand at the end of a key, and behind them, with no mark between, which part of an entry it is in
-Redis, or what a file's name ends in: a tag whose value ends in ``metadata``, ``kv_bytes``, ``.data`` or ``.pt`` may read
-as a shorter one.
+Redis, or what a file's name ends in: a tag whose value ends in any of these may read as a shorter one.
 """
 
 from __future__ import annotations
