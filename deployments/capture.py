@@ -44,7 +44,7 @@ from kvgate.rules.manifest import manifest_from
 from kvgate.rules.progress import Progress, silent
 from kvgate.rules.schema import Feature
 from kvgate.weights.adapters import fingerprint_adapter
-from kvgate.weights.fingerprint import CheckpointFingerprint, fingerprint_checkpoint
+from kvgate.weights.fingerprint import CheckpointFingerprint, fingerprint_checkpoint, pickle_beside
 from kvgate.weights.kv_scales import kv_scales_digest
 from kvgate.weights.opaque import RULE
 from kvgate.weights.served.compare import compare_with_checkpoint
@@ -430,6 +430,8 @@ class _Capture:
         try:
             print_ = self._hashed(Path(draft), None)
             content = {"weights": print_.digest, "config": digest(read_config(Path(draft)))}
+            if (beside := pickle_beside(Path(draft), self._progress)) is not None:
+                content["pickle"] = beside  # of which a draft may read one: mask_embedding.pt (qwen3_dflash, vLLM 0.32.0)
         except InputError as error:
             self._assembly.doubt(path, f"the draft model {draft} cannot be fingerprinted: {error.message}")
             return

@@ -12,12 +12,12 @@ from typing import Any
 from blake3 import blake3
 
 from kvgate.rules.progress import Progress, silent
-from kvgate.weights.checkpoint import ASIDE, open_weights
+from kvgate.weights.checkpoint import ASIDE, list_folder, open_weights
 from kvgate.weights.digest import TensorEntry, field, printed, root_digest, tensor_entries
 from kvgate.weights.dtypes import tensor_bytes
 from kvgate.weights.hashing import hash_files
 from kvgate.weights.kept_hashes import KeptHashes
-from kvgate.weights.opaque import RULE
+from kvgate.weights.opaque import RULE, open_opaque
 from kvgate.weights.tail import kv_digest, tied_alias
 from kvgate.weights.tensor_file import TensorFile
 
@@ -102,6 +102,18 @@ def fingerprint_checkpoint(
         metadata=weights.gguf.metadata if weights.gguf is not None else None,
         metadata_digest=weights.gguf.metadata_digest if weights.gguf is not None else None,
     )
+
+
+def pickle_beside(folder: Path, progress: Progress = silent) -> str | None:
+    """Return the root over the pickle files in a folder, as files that nothing looks into; ``None``: there are none.
+
+    Loaders take the safetensors beside them, but a model's class may read one of them by its name.
+
+    Raises:
+        InputError: one cannot be read, or changes meanwhile.
+    """
+    files = open_opaque(folder, list_folder(folder)) if folder.is_dir() else ()
+    return root_digest(hash_files(files, progress)) if files else None
 
 
 def fingerprint_entries(entries: Iterable[TensorEntry], config: Mapping[str, Any] | None) -> Fingerprint:

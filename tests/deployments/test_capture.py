@@ -435,6 +435,12 @@ def test_a_draft_model_counts_by_its_content(make_checkpoint: MakeCheckpoint) ->
     changed = found(_draft_line(str(draft)))
     assert changed["content"]["weights"] == first["content"]["weights"]
     assert changed["content"]["config"] != first["content"]["config"]
+    masks = []
+    for mask in (b"one", b"other"):
+        (draft / "mask_embedding.pt").write_bytes(mask)
+        masks.append(found(_draft_line(str(draft)))["content"])
+    assert masks[0]["weights"] == masks[1]["weights"] == first["content"]["weights"]
+    assert len({"", masks[0]["pickle"], masks[1]["pickle"]}) == 3
     (draft / "model.safetensors").write_bytes(b"broken")
     assert found(_draft_line(str(draft))) == "unknown"
     for draft_name in ("/models/eagle", "org/eagle"):
