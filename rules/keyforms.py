@@ -90,9 +90,13 @@ def _world_size_per_server_unless_mla(field: Known, manifest: Manifest) -> Field
 
 
 def _lmcache_servers(manifest: Manifest) -> int | None:
-    """How many servers a deployment is connected to; one where no list is given (lmcache_mp_connector.py:626-653)."""
+    """How many servers a deployment is connected to; one where no list is given (lmcache_mp_connector.py:626-653).
+
+    Not known where the launch flags are only said to be at their defaults: the one that names the servers is not, for
+    it names the connector too.
+    """
     extra = connector_settings(manifest)
-    if extra is None:
+    if extra is None or manifest.unset("engine.args"):
         return None
     urls = extra.get("lmcache.mp.server_urls") or "one"
     urls = urls.split(",") if isinstance(urls, str) else urls

@@ -141,7 +141,8 @@ def test_two_servers_share_the_ranks_between_them() -> None:
 
     assert separators(to("tcp://a"), to("tcp://a", "tcp://b")) == ()
     assert separators(to("tcp://a"), to("tcp://a")) == ("parallelism.tensor", "parallelism.pipeline")
-    assert separators({**MP, "engine.args": FORGET}, MP) == ()
+    for unsaid in (FORGET, None):
+        assert separators({**MP, "engine.args": unsaid}, {**MP, "engine.args": unsaid}) == ()
 
 
 @pytest.mark.parametrize("connector", KEYS)
