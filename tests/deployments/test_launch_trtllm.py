@@ -326,3 +326,17 @@ def test_a_checkpoint_behind_it_is_a_whole_manifest(make_checkpoint: MakeCheckpo
     captured = capture(str(tmp_path / "checkpoint"), launch=[read(line, PREFILL)], snapshot_to=tmp_path / "t.jsonl")
     assert captured.manifest["precision"] == {"compute": "bfloat16", "kv_cache": "fp8_e4m3", "kv_scales": None}
     assert captured.manifest["weights"]["checkpoint"]["digest"].startswith("blake3:")
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_release_that_is_installed_here_counts(
+    make_checkpoint: MakeCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = tmp_path / "tensorrt_llm-1.2.1.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: tensorrt_llm\nVersion: 1.2.1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    snapshot = tmp_path / "t.jsonl"
+    captured = capture(str(make_checkpoint()), launch=[read(SERVER)], renderer="here", snapshot_to=snapshot)
+    assert captured.manifest["engine"]["version"] == "1.2.1"
+    assert captured.manifest["tokenizer"]["renderer"]["engine_version"] == "1.2.1"
