@@ -431,7 +431,7 @@ class _Capture:
             print_ = self._hashed(Path(draft), None)
             content = {"weights": print_.digest, "config": digest(read_config(Path(draft)))}
             if (beside := pickle_beside(Path(draft), self._progress)) is not None:
-                content["pickle"] = beside  # of which a draft may read one: mask_embedding.pt (qwen3_dflash, vLLM 0.32.0)
+                content["pickle"] = beside  # a draft may read one: mask_embedding.pt (qwen3_dflash.py, vLLM 0.32.0)
         except InputError as error:
             self._assembly.doubt(path, f"the draft model {draft} cannot be fingerprinted: {error.message}")
             return
