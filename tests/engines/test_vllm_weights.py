@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from kvgate.weights.fingerprint import fingerprint_checkpoint
 from kvgate.weights.served.compare import ServedComparison, compare_served, compare_with_checkpoint
 from kvgate.weights.served.report import ServedRank
 from kvgate.weights.served.stretches import CheckpointStretches
-from tests.cli.conftest import in_process
+from tests.cli.conftest import Ran, in_process
 
 from .models import tiny_llama
 from .vllm_server import vllm
@@ -55,9 +56,20 @@ def _compare(ranks: tuple[ServedRank, ...], folder: Path) -> ServedComparison:
     return compare_with_checkpoint(ranks, fingerprint_checkpoint(folder, None).entries, CheckpointStretches(folder))
 
 
+def _line(model: Path, size: int) -> str:
+    return f"vllm serve {model} --dtype bfloat16 --max-model-len 64 --block-size 32 --tensor-parallel-size {size}"
+
+
+def _captured(url: str, model: Path, folder: Path, change: str) -> Ran:
+    (folder / "serve.sh").write_text(f"{_line(model, 1)} {change}\n")
+    return in_process(
+        *("capture", str(model), "--from", str(folder / "serve.sh"), "--endpoint", url, "-o", str(folder / "out"), "-q")
+    )
+
+
 def _agrees_with_the_line_that_started_it(running: Running, model: Path, size: int) -> None:
     """Every setting that it was started with is told, and each one that it was not started with is found."""
-    line = f"vllm serve {model} --dtype bfloat16 --max-model-len 64 --block-size 32 --tensor-parallel-size {size}"
+    line = _line(model, size)
     settled = {"model_type": "llama", "dtype": "bfloat16", "max_position_embeddings": 2048}
     assert running.silent == ()
     for changed, path in {
@@ -89,6 +101,8 @@ def test_an_engine_holds_the_checkpoint_until_it_loads_another(
     with vllm(models.served, UNPACKED, size, tmp_path / "log") as url:
         before = ask_served(url)
         running = ask_running(url)
+        tried = ("", "--kv-cache-dtype fp8") if size == 1 else ()
+        captures = [_captured(url, models.served, tmp_path, more) for more in tried]
         compared = {
             name: in_process("fingerprint", "--endpoint", url, "--compare", str(folder), "-q")
             for name, folder in models._asdict().items()
@@ -114,6 +128,9 @@ def test_an_engine_holds_the_checkpoint_until_it_loads_another(
     assert all(rank.digest() != later.digest() for rank, later in zip(before, after, strict=True))
     assert all(difference.changed for difference in compare_served(before, after).values())
     if size == 1:
+        assert [ran.code for ran in captures] == [0, 3]
+        said = rf"precision\.kv_cache is fp8 in .*serve\.sh: --kv-cache-dtype, but auto at {url}/server_info"
+        assert re.search(said, captures[1].err)
         assert root_digest(before[0].unfused()) == stored.digest
 
 
