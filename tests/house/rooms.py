@@ -19,8 +19,9 @@ ALLOWED: dict[str, frozenset[str]] = {
     "corpora": frozenset({"rules"}),
     "deployments": frozenset({"rules", "weights", "corpora"}),
     "stores": frozenset({"rules"}),
-    "cli": frozenset({"api", "rules", "weights", "corpora", "deployments", "stores"}),
-    "api": frozenset({"cli", "rules", "weights", "corpora", "deployments", "stores"}),
+    "probes": frozenset({"rules", "stores", "corpora"}),
+    "cli": frozenset({"api", "rules", "weights", "corpora", "deployments", "stores", "probes"}),
+    "api": frozenset({"cli", "rules", "weights", "corpora", "deployments", "stores", "probes"}),
 }
 """What each room may import besides itself. ``api`` is the package ``kvgate`` itself."""
 

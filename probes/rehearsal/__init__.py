@@ -1,0 +1,1 @@
+"""The hit that must not happen, staged on purpose."""
