@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from kvgate.rules.progress import Progress
     from kvgate.weights.fingerprint import CheckpointFingerprint
     from kvgate.weights.kept_hashes import KeptHashes
-    from kvgate.weights.tensor_map import TensorMap
+    from kvgate.weights.tensor_map import MapDifference, TensorMap
 
 _MAP = ".jsonl"
 _MANIFESTS = (".yaml", ".yml")
@@ -109,6 +109,8 @@ class Stored:
         if old_facts is not None and new_facts is not None:
             keys = sorted(old_facts.keys() | new_facts.keys())
             facts["metadata"] = [key for key in keys if old_facts.get(key) != new_facts.get(key)]
+        if (why := _untied(found, old, new)) is not None:
+            facts["note"] = why
         return facts
 
     def _side(self, path: Path) -> tuple[TensorMap, dict[str, Any] | None]:
@@ -134,6 +136,19 @@ class Stored:
             path = Path(real)  # once: a link that is turned meanwhile would give one side's config with other tensors
         config = effective_config(read_config(path)).config if os.path.exists(path / "config.json") else None  # noqa: PTH110
         return fingerprint_checkpoint(path, config, self._progress, kept=self._kept, opaque_pickle=self._opaque)
+
+
+def _untied(found: MapDifference, old: Path, new: Path) -> str | None:
+    """Say that a head may be tied, where it is all that differs and a side has no configuration that would say so."""
+    from kvgate.weights.tables import tied_heads
+
+    bare = [side for side in (old, new) if side.is_dir() and not (side / "config.json").exists()]
+    alone = [*found.added, *found.removed]
+    if found.changed or found.renamed or len(alone) != 1 or not bare:
+        return None
+    if alone[0] not in {pair.head for pair in tied_heads().pairs}:
+        return None
+    return f"{bare[0]} has no config.json, so nothing says that {alone[0]} is tied to the embedding"
 
 
 def _not_kept(error: InputError) -> None:

@@ -291,3 +291,17 @@ def test_a_digest_is_not_lost_with_the_file_of_hashes(run: Run, old: Path, monke
     ran = run("fingerprint", str(old), "-q", "--hash-cache", "hashes")
     assert (ran.code, ran.out) == (0, digest)
     assert ran.err == "the hashes are not kept: hashes: cannot be written: No space left on device\n"
+
+
+def test_a_head_that_nothing_says_to_be_tied_is_explained(run: Run, tmp_path: Path) -> None:
+    tensors = llama()
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]
+    tied = json.dumps({"model_type": "llama", "architectures": ["LlamaForCausalLM"], "tie_word_embeddings": True})
+    (write(tmp_path / "said", tensors) / "config.json").write_text(tied)
+    write(tmp_path / "unsaid", tensors)
+    ran = run("fingerprint", "said", "--compare", "unsaid")
+    assert ran.code == 10
+    assert "note: unsaid has no config.json, so nothing says that lm_head.weight is tied to the embedding\n" in ran.out
+    (tmp_path / "unsaid" / "config.json").write_text(tied)
+    ran = run("fingerprint", "said", "--compare", "unsaid")
+    assert (ran.code, "note:" in ran.out) == (0, False)
