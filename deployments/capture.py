@@ -28,11 +28,12 @@ from kvgate.deployments.hub import HubCheckpoint, obtain, split_repository
 from kvgate.deployments.launch import LaunchFacts, bare_facts, resolve
 from kvgate.deployments.locating import exists, locate
 from kvgate.deployments.published import published
-from kvgate.deployments.running import AUTO, Running, ask_running
+from kvgate.deployments.running import Running, ask_running
 from kvgate.deployments.running_contradictions import (
     contradictions_in_names,
     contradictions_with,
     not_told,
+    observable,
     refuse_contradictions_with,
     with_observed,
 )
@@ -364,10 +365,11 @@ class _Capture:
 
     def _told(self, running: Running) -> None:
         """Write what a running server tells where no launch line was given."""
-        names = {} if running.names is None else {"model.served_name": running.names.value[0]}
-        for path, value in {**{path: said.value for path, said in running.settings.items()}, **names}.items():
-            if value not in (None, AUTO):
-                self._assembly.declare(path, value, "observed")
+        for path, said in running.settings.items():
+            if observable(path, said):
+                self._assembly.declare(path, said.value, "observed")
+        if running.names is not None:
+            self._assembly.declare("model.served_name", running.names.value[0], "observed")
 
     def _ask(self, folder: Path, weights: CheckpointFingerprint | None) -> None:
         """Ask the running engine what it holds, where there is one to be asked."""

@@ -16,6 +16,7 @@ from kvgate.corpora.endpoints.server import engine_and_version
 from kvgate.deployments.launch.connectors import connector_table, no_connector, read_connector
 from kvgate.deployments.launch.secrets import clean, clean_text
 from kvgate.rules.document import parse_document, parse_json
+from kvgate.rules.errors import InputError
 
 _LABEL = re.compile(r'([A-Za-z_]\w*)="((?:[^"\\]|\\.)*)"')
 _MOST_LABELS = 1 << 16  # characters of one line of metrics; a real one has a thousand
@@ -206,6 +207,9 @@ class _Asking:
         if not own:
             self.silent.append("/v1/models")
             return None, None, None
+        owner = _text(own[0][1].get("owned_by"))
+        if engine == "vllm" and owner not in (None, "vllm"):  # others answer at /version too
+            raise InputError(f"neither vLLM nor SGLang answers here, but {owner[:40]}", where=path)
         self._tell("engine.max_model_len", own[0][1].get("max_model_len"), "/v1/models: data[0].max_model_len")
         adapters = sorted(name for name, card in named if card.get("parent") is not None)
         loaded = Said(_text(own[0][1].get("root")), f"{path}: data[0].root")

@@ -12,7 +12,7 @@ from kvgate.deployments.running import AUTO, Running, Said, running_fields
 from kvgate.rules.canonical import canonical_json
 from kvgate.rules.errors import InputError
 
-_MAX_SHOWN = 6
+_MAX_SHOWN, _MAX_TEXT = 6, 200
 # What the files say by another flag than one of the table's.
 _SAID_BY = {
     "vllm": {"cache.connector": "--kv-transfer-config", "adapters": "--lora-modules", "model.config": "--hf-overrides"},
@@ -140,7 +140,7 @@ def with_observed(
     observed, notes = set(), []
     for path, said in running.settings.items():
         settled = facts.values.get(path)
-        if said.value == AUTO:
+        if not observable(path, said):
             continue
         if path not in unknown and path not in pending and given.values.get(path) is None and settled is None:
             continue  # the engine's default, on both sides of a comparison
@@ -159,6 +159,11 @@ def with_observed(
         observed.add(path)
     changed = replace(given, values=values, unknown=tuple(unknown.items()), pending=tuple(sorted(pending)))
     return changed, frozenset(observed), notes
+
+
+def observable(path: str, said: Said) -> bool:
+    """Whether what a server tells may stand in a manifest: of a folder it knows its own path, and no mount."""
+    return said.value not in (None, AUTO) and (path != "cache.location" or "://" in said.value)
 
 
 def not_told(running: Running, facts: LaunchFacts) -> str | None:
@@ -262,4 +267,5 @@ def _place(facts: LaunchFacts, path: str, flags: Mapping[str, str]) -> str:
 def _shown(value: Any) -> str:
     if value is None or value in ([], {}):
         return "none"
-    return value if isinstance(value, str) else canonical_json(value).decode()
+    text = value if isinstance(value, str) else canonical_json(value).decode()
+    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}... ({len(text):,} characters)"

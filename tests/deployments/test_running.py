@@ -293,13 +293,16 @@ def test_a_type_that_follows_another_follows_what_was_observed(serve: Serve, che
 def test_what_the_files_do_not_tell_is_taken_from_the_server(serve: Serve, checkpoint: Path, tmp_path: Path) -> None:
     """A latest image, and parallel sizes from a variable."""
     line = f"docker run vllm/vllm-openai:latest --model {VLLM_LINE.removeprefix('vllm serve ')}"
-    line = line.replace("--tensor-parallel-size 2", "--tensor-parallel-size $TP")
+    line = line.replace("--tensor-parallel-size 2", "--tensor-parallel-size $TP").replace(
+        "docker run", "docker run -v $A:/kv"
+    )
     captured = capture(str(checkpoint), launch=launched(line), endpoint=serve(vllm_answers()))
     file = write(captured, tmp_path / "out")
     manifest = parse_manifest(file.read_bytes(), file.name)
     for path, value in {"engine.version": "0.33.0", "parallelism.tensor": 2}.items():
         assert (manifest.value(path), manifest.basis(path)) == (value, "observed")
     assert not manifest.knows("engine.image")
+    assert not manifest.knows("cache.location")
 
 
 def test_without_files_the_server_speaks_for_itself(serve: Serve, checkpoint: Path, tmp_path: Path) -> None:
@@ -309,6 +312,8 @@ def test_without_files_the_server_speaks_for_itself(serve: Serve, checkpoint: Pa
     for path, value in {"engine.version": "0.33.0", "parallelism.tensor": 2, "model.served_name": "support"}.items():
         assert (manifest.value(path), manifest.basis(path)) == (value, "observed")
     assert not manifest.knows("engine.args")
+    assert manifest.value("cache.connector") == "vllm-offload-fs"
+    assert not manifest.knows("cache.location")  # of a folder the server knows its own path, and no mount
     assert not manifest.knows("cache.tenancy")
 
 
@@ -361,6 +366,23 @@ def test_answers_that_are_none_tell_nothing(serve: Serve, answers: Answers) -> N
     running = ask_running(serve({"/version": {"version": "0.33.0"}, **answers}))
     assert set(running.settings) - {"cache.connector"} == {"engine.name", "engine.version"}
     assert running.names is None
+
+
+def test_another_engine_that_has_a_version_is_no_vllm(serve: Serve) -> None:
+    """trtllm-serve answers at /version and lists models as its own."""
+    answers = vllm_answers()
+    _card(owned_by="tensorrt_llm")(answers)
+    url = serve(answers)
+    with pytest.raises(InputError, match=rf"^{url}/v1/models: neither vLLM nor SGLang answers here, but tensorrt_llm"):
+        ask_running(url)
+
+
+def test_what_a_server_says_without_end_is_cut(serve: Serve, checkpoint: Path) -> None:
+    answers = vllm_answers()
+    answers["/v1/models"]["data"] += [{"id": f"adapter-{n}", "parent": "support"} for n in range(2000)]
+    with pytest.raises(InputError, match=r"adapters is .*\.\.\. \([0-9,]+ characters\) at http") as caught:
+        capture(str(checkpoint), launch=launched(VLLM_LINE), endpoint=serve(answers))
+    assert len(str(caught.value)) < 1000
 
 
 def test_credentials_that_a_server_tells_get_nowhere(serve: Serve, checkpoint: Path) -> None:
