@@ -40,9 +40,11 @@ KEY_CODE = {  # AIBrix's last: see key_code/run.py
     "vllm-offload-object": KeyCode("vllm", "vllm_names", "obj"),
     "vllm-mooncake": KeyCode("vllm", "vllm_names", "mooncake"),
     "vllm-example": KeyCode("vllm", "vllm_names", "example"),
+    "vllm-hf3fs": KeyCode("vllm", "vllm_names", "pages"),
     "aibrix": KeyCode("vllm", "aibrix_names", "hashes"),
     "sglang-hicache-file": KeyCode("sglang", "sglang_names", "files"),
     "sglang-hicache-nixl": KeyCode("sglang", "sglang_names", "pieces"),
+    "sglang-hicache-eic": KeyCode("sglang", "sglang_names", "eic"),
     "sglang-hicache-mooncake": KeyCode("sglang", "sglang_names", "objects"),
 }
 

@@ -106,7 +106,7 @@ ON_A_CONDITION = {
 NOT_FORETOLD = {
     (name, "parallelism.context")
     for name in KEY_CODE
-    if name in ("lmcache-mp", "vllm-mooncake") or name.startswith("sglang-")
+    if name in SCHEMES and (name in ("lmcache-mp", "vllm-mooncake") or name.startswith("sglang-"))
 }
 
 
@@ -244,13 +244,16 @@ def _unlike_what_requests_carry(side: Side, named: list[list[str]]) -> list[str]
             plain, one, two = (of[id(request)] for request in (side.requests[0], *both))
             apart = not (plain & one or plain & two or one & two)
             key = cover(side.manifest).request(feature).key
-            wrong += [] if apart is (key == "separates") else [f"{connector}: {feature}: {key}"]
+            right = not (one or two) if key == "rejects" else bool(one) and apart is (key == "separates")
+            wrong += [] if right else [f"{connector}: {feature}: {key}"]
     return wrong
 
 
 def _not_taken_apart(side: Side, named: list[list[str]]) -> list[str]:
     """Every name is read by its scheme, and says the model, the namespace and what the prediction is made of."""
-    scheme = SCHEMES[side.manifest.value("cache.connector")]
+    scheme = SCHEMES.get(side.manifest.value("cache.connector"))
+    if scheme is None:
+        return []
     wrong = []
     for name in (name for names in named for name in _inside(side.manifest, names)):
         read = scheme.parse(name)
@@ -262,6 +265,8 @@ def _not_taken_apart(side: Side, named: list[list[str]]) -> list[str]:
 
 def _foretold(manifest: Manifest, request: Request, names: list[str], wrong: list[str]) -> bool:
     connector = manifest.value("cache.connector")
+    if connector not in SCHEMES:
+        return True
     said = SCHEMES[connector].predict(manifest, request)
     if said.names is None:
         return False

@@ -395,6 +395,8 @@ RUN: dict[str, frozenset[str]] = {
         "lmcache": f"{_OF_VLLM} parallelism.context cache.chunk_size cache.namespace".replace("adapters ", ""),
         "lmcache-mp": f"{_OF_VLLM} parallelism.context cache.chunk_size cache.namespace".replace("adapters ", ""),
         "vllm-example": f"{_OF_VLLM} parallelism.context",
+        "vllm-hf3fs": _OF_VLLM.replace("adapters ", ""),
+        "sglang-hicache-eic": _OF_SGLANG,
         "vllm-apc": f"{_OF_VLLM} parallelism.context",
         "vllm-offload-fs": f"{_OF_VLLM} parallelism.context cache.chunk_size cache.namespace",
         "vllm-offload-object": f"{_OF_VLLM} parallelism.context cache.chunk_size cache.namespace",

@@ -7,6 +7,7 @@ What ranks, a memory pool and a store would say is said for them; every name is 
 
 from __future__ import annotations
 
+import json
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from unittest.mock import MagicMock, patch
 
 from absent import stand_in  # type: ignore[import-not-found]  # it lies beside this file where it runs
 
-stand_in("IPython", "mooncake", "nixl", "sgl_kernel", "torchvision")
+stand_in("IPython", "eic", "mooncake", "nixl", "sgl_kernel", "torchvision")
 
 import torch
 from sglang.srt.lora.lora_registry import LoRARef
@@ -26,6 +27,7 @@ from sglang.srt.managers.schedule_batch import Req
 from sglang.srt.mem_cache.hicache_storage import HiCacheFile, HiCacheStorageConfig
 from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, MLATokenToKVPool
 from sglang.srt.mem_cache.radix_cache import RadixKey
+from sglang.srt.mem_cache.storage.eic import eic_storage
 from sglang.srt.mem_cache.storage.mooncake_store import mooncake_store
 from sglang.srt.mem_cache.storage.nixl import hicache_nixl
 from sglang.srt.mem_cache.utils import get_storage_hash_str
@@ -124,7 +126,31 @@ def objects(given: Settings) -> list[list[str]]:
     return found
 
 
-STORES = {"files": files, "pieces": pieces, "objects": objects}
+def in_eic(given: Settings) -> list[list[str]]:
+    """Keys, behind the name space that goes with every call."""
+    found = []
+    with TemporaryDirectory() as folder:
+        settings = Path(folder) / "eic.yaml"
+        space = given["extra"].get("extra_backend_tag", "")
+        own = {"remote_url": "eic://store", "eic_namespace": space, "enable_kvset_direct": False, "eic_log_dir": folder}
+        settings.write_text(json.dumps(own))
+        client = eic_storage.eic.Client.return_value
+        client.init.return_value, client.mexist.return_value = 0, (0, None)
+        with patch.multiple(
+            eic_storage, get_eic_config_file_path=lambda: str(settings), FlexibleKVCacheMemoryPool=MagicMock()
+        ):
+            for asked in given["requests"]:
+                ours = []
+                for config in configs(given):
+                    pool = MagicMock(layout=given["layout"])
+                    store = eic_storage.EICStorage(config, pool)
+                    if config.is_storage_writer:
+                        ours += [f"{store.eic_namespace}/{key}" for key in store._get_eic_key(pages(given, asked))]
+                found.append(ours)
+    return found
+
+
+STORES = {"eic": in_eic, "files": files, "pieces": pieces, "objects": objects}
 
 
 def names(given: Settings) -> list[list[str]]:

@@ -247,4 +247,17 @@ def examples(config: VllmConfig, cached: KVCacheConfig, requests: list[Request])
     return found
 
 
-STORES = {"example": examples, "hashes": hashes, "fs": files, "obj": objects, "mooncake": mooncake}
+def pages(config: VllmConfig, _cached: KVCacheConfig, requests: list[Request]) -> list[list[str]]:
+    """Where HF3FS's connector looks for blocks: the metadata server's names of them, in the file of each rank."""
+    from vllm.distributed.kv_transfer.kv_connector.v1.hf3fs.hf3fs_connector import HF3FSKVConnector
+
+    connector = HF3FSKVConnector.__new__(HF3FSKVConnector)
+    connector._block_size = config.cache_config.block_size
+    found = []
+    for request in requests:
+        named = connector._generate_block_hashes(list(request.prompt_token_ids or ()), 0)
+        found.append([f"{rank}/{one}" for rank in range(config.parallel_config.tensor_parallel_size) for one in named])
+    return found
+
+
+STORES = {"pages": pages, "example": examples, "hashes": hashes, "fs": files, "obj": objects, "mooncake": mooncake}
