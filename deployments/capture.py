@@ -38,6 +38,7 @@ from kvgate.deployments.running_contradictions import (
     with_observed,
 )
 from kvgate.deployments.served import NotEquippedError, ask_served, served_section, told_by
+from kvgate.deployments.side_files import side_files
 from kvgate.deployments.store_names import refuse_stores_of_others
 from kvgate.rules.canonical import canonical, digest
 from kvgate.rules.errors import InputError, UsageError
@@ -252,6 +253,10 @@ class _Capture:
             config = effective_config(read_config(folder), overrides)
             fetched = compiled is None and (hub is None or self._sources.fetch)
             weights = self._hashed(folder, None if doubted else config.config) if fetched else None
+            # A class on the list of harmless tails is known to read what the index names and nothing else.
+            unlisted = weights is not None and weights.kv_rule.endswith("/all-tensors")
+            if beside := side_files(folder, self._progress, subfolders=unlisted):
+                config = replace(config, config={**config.config, "side_files": beside})
         dtypes = {entry.dtype for entry in weights.entries} if weights is not None else set()
         accelerator = self._sets.get("engine.accelerator")
         defaults = self._defaults(config, dtypes, accelerator, weights)

@@ -156,6 +156,15 @@ def _require_all_shards(folder: Path, names: Iterable[str]) -> None:
             )
 
 
+def indexed_files(folder: Path) -> frozenset[str]:
+    """Return the files that the folder's index names, in subfolders too; none where there is no index.
+
+    Raises:
+        InputError: when the index is none.
+    """
+    return frozenset(_read_index(folder / INDEX).values()) if (folder / INDEX).exists() else frozenset()
+
+
 def list_folder(folder: Path) -> list[str]:
     """Return the names in ``folder``, sorted; hidden ones are left out, as loaders' patterns leave them out.
 

@@ -17,7 +17,7 @@ from kvgate.weights.digest import TensorEntry, field, printed, root_digest, tens
 from kvgate.weights.dtypes import tensor_bytes
 from kvgate.weights.hashing import hash_files
 from kvgate.weights.kept_hashes import KeptHashes
-from kvgate.weights.opaque import RULE, open_opaque
+from kvgate.weights.opaque import RULE, open_opaque, whole_file
 from kvgate.weights.tail import kv_digest, tied_alias
 from kvgate.weights.tensor_file import TensorFile
 
@@ -114,6 +114,16 @@ def pickle_beside(folder: Path, progress: Progress = silent) -> str | None:
     """
     files = open_opaque(folder, list_folder(folder)) if folder.is_dir() else ()
     return root_digest(hash_files(files, progress)) if files else None
+
+
+def file_digests(folder: Path, names: Iterable[str], progress: Progress = silent) -> dict[str, str]:
+    """Return the digest of each of these files of a folder, as a file that nothing looks into.
+
+    Raises:
+        InputError: one cannot be read, or changes meanwhile.
+    """
+    files = [whole_file(folder / name, name) for name in sorted(names)]
+    return {entry.name: entry.content for entry in hash_files(files, progress)} if files else {}
 
 
 def fingerprint_entries(entries: Iterable[TensorEntry], config: Mapping[str, Any] | None) -> Fingerprint:

@@ -36,10 +36,15 @@ def open_opaque(folder: Path, names: list[str]) -> tuple[TensorFile, ...]:
         if missing is not None:
             raise InputError(f"the index names {missing!r}, which is not here", where=str(folder / _INDEX))
         found.append(_INDEX)
-    return tuple(_whole(folder / name, name) for name in sorted(found))
+    return tuple(whole_file(folder / name, name) for name in sorted(found))
 
 
-def _whole(path: Path, name: str) -> TensorFile:
+def whole_file(path: Path, name: str) -> TensorFile:
+    """Return a file as one tensor of the type ``OPAQUE`` and this name: what is in it nothing looks at.
+
+    Raises:
+        InputError: it cannot be read, or its name is not UTF-8.
+    """
     try:
         name.encode()
     except UnicodeEncodeError:
