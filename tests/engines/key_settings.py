@@ -40,6 +40,7 @@ KEY_CODE = {  # AIBrix's last: see key_code/run.py
     "vllm-offload-object": KeyCode("vllm", "vllm_names", "obj"),
     "vllm-mooncake": KeyCode("vllm", "vllm_names", "mooncake"),
     "vllm-example": KeyCode("vllm", "vllm_names", "example"),
+    "vllm-nixl": KeyCode("vllm", "vllm_names", "handshake"),
     "vllm-hf3fs": KeyCode("vllm", "vllm_names", "pages"),
     "aibrix": KeyCode("vllm", "aibrix_names", "hashes"),
     "sglang-hicache-file": KeyCode("sglang", "sglang_names", "files"),

@@ -396,6 +396,8 @@ RUN: dict[str, frozenset[str]] = {
         "lmcache-mp": f"{_OF_VLLM} parallelism.context cache.chunk_size cache.namespace".replace("adapters ", ""),
         "vllm-example": f"{_OF_VLLM} parallelism.context",
         "vllm-hf3fs": _OF_VLLM.replace("adapters ", ""),
+        "vllm-nixl": "model.id model.served_name model.revision model.config precision.compute precision.kv_cache "
+        "engine.attention_backend engine.max_model_len engine.prefix_hash parallelism.tensor",
         "sglang-hicache-eic": _OF_SGLANG,
         "vllm-apc": f"{_OF_VLLM} parallelism.context",
         "vllm-offload-fs": f"{_OF_VLLM} parallelism.context cache.chunk_size cache.namespace",

@@ -133,9 +133,18 @@ def rows(embeds: str, count: int) -> torch.Tensor:
     return torch.frombuffer(bytearray.fromhex(embeds), dtype=torch.float32).reshape(count, -1)
 
 
+def handshake(given: Settings) -> list[list[str]]:
+    """The hash that NIXL's peers compare when they connect, whatever is asked."""
+    from vllm.distributed.kv_transfer.kv_connector.v1.nixl.metadata import compute_nixl_compatibility_hash
+
+    return [[compute_nixl_compatibility_hash(vllm_config(given), given["attention_backend"])]] * len(given["requests"])
+
+
 def names(given: Settings) -> list[list[str]]:
     """Name the entries of each request."""
-    with patch.dict(os.environ, given.get("variables", {})):
+    if given["store"] == "handshake":
+        return handshake(given)
+    with patch.dict(os.environ, given["variables"]):
         config = vllm_config(given)
         cached = kv_cache_config(config)
         _, tokens = resolve_kv_cache_block_sizes(cached, config)
