@@ -19,7 +19,7 @@ from kvgate.deployments.launch.objects import is_kubernetes
 from kvgate.deployments.launch.pools import as_pools, pools_differ_in
 from kvgate.deployments.launch.servers import Server, chosen, named
 from kvgate.deployments.launch.sglang import sglang_facts
-from kvgate.deployments.launch.store_server import ENGINE, with_store
+from kvgate.deployments.launch.store_server import ENGINE, SAID_BY_SERVER, with_store
 from kvgate.deployments.launch.trtllm import trtllm_facts
 from kvgate.deployments.launch.vllm import vllm_facts
 from kvgate.rules.errors import InputError
@@ -94,9 +94,15 @@ def read_launch(files: Sequence[LaunchFile]) -> list[LaunchFacts]:
 def _connected(facts: LaunchFacts, stores: Sequence[Server]) -> LaunchFacts:
     """Return the facts with what the store's server says; with several that differ, nobody knows which one serves."""
     told = [with_store(facts, one.run, one.source) for one in stores]
-    if not told or any(replace(one, notes=()) != replace(told[0], notes=()) for one in told[1:]):
+    if not told:
         return facts
-    return told[0]
+    other = next((at for at, one in enumerate(told) if replace(one, notes=()) != replace(told[0], notes=())), None)
+    if other is None:
+        return told[0]
+    reason = f"{stores[0].source} and {stores[other].source} start stores that differ, and which one serves is not said"
+    return replace(
+        facts, unknown=tuple((path, reason if path in SAID_BY_SERVER else why) for path, why in facts.unknown)
+    )
 
 
 def bare_facts(engine: str) -> LaunchFacts:

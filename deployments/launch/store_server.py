@@ -19,7 +19,7 @@ from kvgate.rules.errors import InputError
 
 ENGINE = "lmcache"
 CONNECTOR = "lmcache-mp"
-_SAID_HERE = ("cache.location", "cache.chunk_size", "cache.serde")
+SAID_BY_SERVER = ("cache.location", "cache.chunk_size", "cache.serde")
 _CHUNK = 256  # what an unset --chunk-size means
 _IN_FILES = ("fs", "fs_native")
 # Settings of an adapter that change neither what is stored nor where.
@@ -47,7 +47,7 @@ def with_store(facts: LaunchFacts, run: Invocation, source: str) -> LaunchFacts:
     kept = {path: value for path, value in facts.values.items() if path not in unknown}
     if isinstance(args, Mapping) and rest and "engine.args" not in unknown:
         kept["engine.args"] = {**args, "lmcache-server": rest}
-    doubts = {path: reason for path, reason in facts.unknown if path not in _SAID_HERE}
+    doubts = {path: reason for path, reason in facts.unknown if path not in SAID_BY_SERVER}
     return replace(
         facts,
         values={**kept, **values},
@@ -79,7 +79,7 @@ class _Store:
             self._keep(name, given)
         filled = [one for word in self._line.positional for one in word.expansions if one == word.text]
         for label in (*self._line.open, *filled):
-            for path in (*_SAID_HERE, "engine.args"):
+            for path in (*SAID_BY_SERVER, "engine.args"):
                 self._doubt(path, label)
         for reason in (*self._run.undisclosed, *self._run.altered):
             self._unknown.setdefault("engine.args", f"LMCache's server: {reason}")

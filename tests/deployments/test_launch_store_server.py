@@ -129,7 +129,9 @@ def test_an_engine_of_another_connector_is_left_alone() -> None:
 def test_of_two_stores_nobody_knows_which_one_serves() -> None:
     texts = [f"lmcache server {adapter(**FOLDER)}", f"lmcache server {adapter(**REDIS)}", ENGINE]
     (facts,) = read_launch([LaunchFile(f"{at}.sh", text.encode()) for at, text in enumerate(texts)])
-    assert reason(facts, "cache.location")
+    assert reason(facts, "cache.location") == (
+        "0.sh and 1.sh start stores that differ, and which one serves is not said"
+    )
 
 
 def test_a_store_without_an_engine_is_no_deployment() -> None:
