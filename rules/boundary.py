@@ -175,7 +175,7 @@ def _separators(sides: Sides, filed_apart: bool) -> list[str]:
     old, new = sides.old_cover, sides.new_cover
     if old.profile is None or new.profile is None or old.profile.id != new.profile.id:
         return []
-    found = []
+    found: dict[str, bool] = {}
     for dimension_id, paths in old.in_every_key.items():
         if dimension_id == _PLACE and not (
             filed_apart and named_apart(sides.old.value(_PLACE), sides.new.value(_PLACE))
@@ -185,13 +185,13 @@ def _separators(sides: Sides, filed_apart: bool) -> list[str]:
         if others is None:
             continue
         differing = sorted(path for path in {*paths, *others} if _part_differs(sides, dimension_id, path))
-        if differing and dimension(dimension_id).compare == "label":
-            found += (
-                differing  # of labels each is for itself: that the store's own key holds one says nothing of others
-            )
+        if dimension(dimension_id).compare == "label":
+            # Each for itself: that the store's own key holds one says nothing of others.
+            found |= dict.fromkeys(differing, True)
         elif differing:
-            found.append(dimension_id)
-    return found
+            found[dimension_id] = any(sides.same(path) is False for path in differing)
+    # Several values may enter as one (a world size): what tells the keys apart are those that differ themselves.
+    return [name for name, itself in found.items() if itself or not any(found.values())]
 
 
 def _part_differs(sides: Sides, dimension_id: str, path: str) -> bool:

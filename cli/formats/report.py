@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from kvgate.cli.formats.baselines import Baseline, read_baseline
+from kvgate.cli.formats.values import place_text, side_text, value_text
 from kvgate.cli.plain import harmless, short, short_digests
 from kvgate.rules.catalogue import dimensions
 
@@ -27,7 +28,6 @@ _KEY_UNKNOWN = "; whether the key holds it is not known"
 # Figures of token evidence that its corpora say one by one.
 _SUMS = frozenset({"corpora", "conversations", "divergent", "blocks"})
 
-_VALUE = 160  # characters of one value; the record holds it whole
 _LAST = 1000  # the order of a dimension that this version's catalogue does not have
 
 
@@ -89,53 +89,9 @@ class Shown:
         """``old -> new`` where there are values to show, else what was seen."""
         if self.kind == "adverse" or (self.old is None and self.new is None):
             return self.detail
-        sides = self.new or "?" if self.alone else f"{self.old or '(not known)'} -> {self.new or '(not known)'}"
+        stays = self.alone or (self.old == self.new and self.new is not None)
+        sides = self.new or "?" if stays else f"{self.old or '(not known)'} -> {self.new or '(not known)'}"
         return f"{sides}  ({self.detail})" if self.detail else sides
-
-
-@dataclass(frozen=True)
-class Baseline:
-    """One old deployment."""
-
-    name: str
-    sha256: str
-    label: str
-    connector: str
-    location: str
-    namespace: str
-    separated_by: tuple[str, ...]
-    knob: str | None
-    knob_because: str
-    detached: bool
-    silent_because: str | None
-    silent_on_new: bool
-    demands: bool
-    met: bool
-    build_by_version: bool
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What keeps its entries from the new deployment, what does not, and what was compared by name alone."""
-        if self.detached:
-            return ("the new deployment has no persistent cache: nothing old is within its reach",)
-        build = "engine builds are compared by version alone: neither side has a digest of its image or packages"
-        return (*(self._kept_apart() if self.demands else ()), *([build] if self.build_by_version else []))
-
-    def _kept_apart(self) -> list[str]:
-        said = []
-        if self.silent_because is not None:
-            said.append(f"no connector profile speaks here: {self.silent_because}")
-        if self.separated_by:
-            said.append(f"every key differs in {', '.join(self.separated_by)}")
-        if self.knob is not None:
-            said.append(f"{self.knob}: {self.knob_because}")
-        elif self.knob_because:
-            said.append(self.knob_because)
-        elif self.met and not self.separated_by:
-            said.append("what differs is kept apart as each finding says")
-        elif not self.separated_by and self.silent_because is None:
-            said.append("nothing in the connector's own key keeps old and new entries apart")
-        return said
 
 
 @dataclass(frozen=True)
@@ -274,7 +230,9 @@ def read_report(record: Mapping[str, Any]) -> Report:
         accept=tuple(options.get("accept", ())),
         declared_clear=bool(options.get("declareClear")),
         pack=str(body["policies"].get("pack", {}).get("id")),
-        baselines=tuple(_baseline(one, body["boundary"], findings) for one in enumerate(body["baseline"])),
+        baselines=tuple(
+            read_baseline(index, one, body["boundary"], findings) for index, one in enumerate(body["baseline"])
+        ),
         findings=tuple(findings),
         settings=tuple(
             Setting(one["path"], one["value"], tuple(one["how"])) for one in body["action"].get("settings", ())
@@ -287,31 +245,13 @@ def read_report(record: Mapping[str, Any]) -> Report:
         evidence=tuple(_evidence(one, used) for one in body["evidence"]),
         derived=body["namespace"].get("derived"),
         missing=tuple((one["dimension"], one["settle"]) for one in body["namespace"].get("missing", ())),
-        namespace=_place(body["namespace"].get("current", {})),
+        namespace=place_text(body["namespace"].get("current", {})),
         waived=tuple(body["waivers"].get("used", ())),
         unused_waivers=tuple(
             f"{one['rule']} on {one['dimension']} (owner {one['owner']}, until {one['expires']}): {one['because']}"
             for one in body["waivers"].get("unused", ())
         ),
     )
-
-
-def value_text(value: Any) -> str:
-    """Return a value as a reader knows it from the manifest: bare where it is a plain word, else compact JSON."""
-    if isinstance(value, str) and value and not value.isspace() and value not in ("null", "true", "false"):
-        text = value
-    else:
-        text = json.dumps(value, ensure_ascii=False, separators=(", ", ": "))
-    return short(short_digests(text), _VALUE)
-
-
-def _side(side: Mapping[str, Any]) -> str | None:
-    return None if "value" not in side else value_text(side["value"])
-
-
-def _place(side: Mapping[str, Any]) -> str:
-    """Return a part of an address, which may be known to be left unset."""
-    return "(not set)" if side.get("value", "") is None else _side(side) or "(not known)"
 
 
 def _finding(data: Mapping[str, Any]) -> Shown:
@@ -327,8 +267,8 @@ def _finding(data: Mapping[str, Any]) -> Shown:
         path=data["path"],
         kind=data["kind"],
         scope=data["scope"],
-        old=_side(data["old"]),
-        new=_side(data["new"]),
+        old=side_text(data["old"]),
+        new=side_text(data["new"]),
         detail=short(short_digests(data["detail"]), 400),
         answers=(answers["kvValid"], answers["tokensEqual"], answers["keysSeparate"]),
         open=open_,
@@ -351,32 +291,6 @@ def _group(data: Mapping[str, Any], open_: Sequence[str]) -> Group:
     if open_:
         return "unverified" if data["unverified"] else "separate"
     return "met" if data["obligations"] else "harmless"
-
-
-def _baseline(
-    numbered: tuple[int, Mapping[str, Any]], boundaries: Sequence[Mapping[str, Any]], findings: Sequence[Shown]
-) -> Baseline:
-    index, data = numbered
-    boundary = next(one for one in boundaries if one["baseline"] == index)
-    label = " ".join(str(data["release"][key]) for key in ("name", "version") if data["release"].get(key))
-    old = boundary["old"]
-    return Baseline(
-        name=data["name"],
-        sha256=data["sha256"],
-        label=label,
-        connector=_place(old["connector"]),
-        location=_place(old["location"]),
-        namespace=_place(old["namespace"]),
-        separated_by=tuple(boundary["separatedBy"]),
-        knob=boundary["knob"],
-        knob_because=boundary["knobBecause"],
-        detached=boundary["detached"],
-        silent_because=None if boundary["profileSpeaks"] else boundary["profileSilentBecause"],
-        silent_on_new=boundary["profileSilentOn"] == "new",
-        demands=any(one.baseline == index and (one.open or one.met) for one in findings),
-        met=all(not one.open for one in findings if one.baseline == index),
-        build_by_version=data.get("buildComparedBy") == "version",
-    )
 
 
 def _evidence(data: Mapping[str, Any], used: set[str]) -> Examined:

@@ -163,3 +163,20 @@ def test_builds_that_nobody_took_a_digest_of_are_said() -> None:
     for old, new, said in ((bare, bare, True), (bare, {}, False), ({}, {}, False)):
         for text in (render_text(_record(old, new), width=200, color=False), render_markdown(_record(old, new))):
             assert ("compared by version alone" in text) is said
+
+
+def test_each_pair_of_pools_has_its_own_boundary() -> None:
+    def pools(**prefill: Any) -> dict[str, Any]:
+        sets = {name.replace("__", "."): value for name, value in prefill.items()}
+        return {"roles": [{"name": "decode", "set": {"parallelism.tensor": 4}}, {"name": "prefill", "set": sets}]}
+
+    report = _report(pools(), pools(precision__kv_cache="fp8_e4m3"))
+    own, crossing = report.baselines[0].notes
+    assert crossing == "pool decode -> prefill, pool prefill -> decode: every key differs in parallelism.tensor"
+    assert own.startswith("pool decode -> decode, pool prefill -> prefill: nothing in the connector's own key")
+
+
+def test_what_a_finding_is_about_is_not_shown_as_a_change_where_it_is_none() -> None:
+    media = {"request_features": ["multimodal"]}
+    (found,) = _report({**media, "cache.version": "0.5.4"}, media).group("delete")
+    assert found.change.startswith("lmcache-mp  (cache.version <0.5.5: ")

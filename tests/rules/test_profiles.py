@@ -140,7 +140,7 @@ def test_two_servers_share_the_ranks_between_them() -> None:
         return decided(old, {**new, "parallelism.tensor": 4}).boundaries[0].boundary.separators
 
     assert separators(to("tcp://a"), to("tcp://a", "tcp://b")) == ()
-    assert separators(to("tcp://a"), to("tcp://a")) == ("parallelism.tensor", "parallelism.pipeline")
+    assert separators(to("tcp://a"), to("tcp://a")) == ("parallelism.tensor",)
     for unsaid in (FORGET, None):
         assert separators({**MP, "engine.args": unsaid}, {**MP, "engine.args": unsaid}) == ()
 

@@ -1,0 +1,30 @@
+"""Values of a manifest as a reader knows them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from kvgate.cli.plain import short, short_digests
+
+_LONGEST = 160  # characters of one value; the record holds it whole
+
+
+def value_text(value: Any) -> str:
+    """Return a value as a reader knows it from the manifest: bare where it is a plain word, else compact JSON."""
+    if isinstance(value, str) and value and not value.isspace() and value not in ("null", "true", "false"):
+        text = value
+    else:
+        text = json.dumps(value, ensure_ascii=False, separators=(", ", ": "))
+    return short(short_digests(text), _LONGEST)
+
+
+def side_text(side: Mapping[str, Any]) -> str | None:
+    """Return one side of a change, as a record has it; ``None``: it is not known."""
+    return None if "value" not in side else value_text(side["value"])
+
+
+def place_text(side: Mapping[str, Any]) -> str:
+    """Return a part of an address, which may be known to be left unset."""
+    return "(not set)" if side.get("value", "") is None else side_text(side) or "(not known)"
