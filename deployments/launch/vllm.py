@@ -236,6 +236,9 @@ class _VllmLine(EngineLine):
                 overrides["rope_scaling"] = dict(value)
             else:
                 overrides.update(value)
+        if (file := overrides.get("quantization_config_file")) is not None:
+            # vllm 0.32.0, model_executor/model_loader/weight_utils.py get_quant_config
+            self.doubt("model.quantization", f"the engine reads {file} for it, and no capture opens that")
         return overrides
 
     def _features(self) -> dict[str, str]:

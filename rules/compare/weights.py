@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from kvgate.rules.catalogue import Dimension
 from kvgate.rules.change import Change, measured
+from kvgate.rules.compare.maps import counting_args
 from kvgate.rules.compare.published import compare_published, floating
 from kvgate.rules.compare.sides import Sides
+from kvgate.rules.values import Known
 
 _RULE = "weights.checkpoint.kv_rule"
 _OPAQUE = "opaque"  # kv_rule of files that were hashed without a look at their tensors (kvgate.weights.opaque)
@@ -63,6 +65,13 @@ def _not_tail_only(sides: Sides) -> str | None:
     if not sides.both_null("model.quantization"):
         # An engine that quantizes fused QKV with one scale lets q_proj change K.
         return "the weights are not known to be unquantized, so every tensor counts"
+    for side in (sides.old, sides.new):
+        args = side.get("engine.args")
+        if not isinstance(args, Known):
+            return "the launch flags are not known, so every tensor counts"
+        if flags := sorted(counting_args(args.value or {}, side.value("engine.name"))):
+            # It may quantize, or put another class in the place of the one that the list was proved with.
+            return f"what --{flags[0]} does to the model is not known, so every tensor counts"
     if not sides.both_null("engine.speculative"):
         return "speculative decoding is not known to be off, and a draft model depends on every layer"
     return None

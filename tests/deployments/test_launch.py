@@ -472,6 +472,7 @@ OTHER_FILES: dict[str, set[str]] = {
     "--tokenizer-mode my_own": {*TOKENIZER, "chat_template"},
     "--tokenizer-mode hf": set(),
     "--mm-encoder-fp8-scale-path /s.json": {"engine.args"},
+    "--hf-overrides '{\"quantization_config_file\":\"/q.json\"}'": {"model.quantization"},
     "--generation-config /g": set(),
     "--served-model-name s": set(),
 }

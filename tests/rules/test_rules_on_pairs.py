@@ -115,6 +115,14 @@ PAIRS = [
         name="tail only, under another list",
     ),
     pair(
+        "weights: kv-tensors",
+        {"weights.checkpoint.digest": digest("9")},
+        NAMESPACE,
+        10,
+        shared={"engine.args": {"model-class-overrides": {"LlamaForCausalLM": "my.mod:X"}}},
+        name="tail only, with a flag that nobody listed",
+    ),
+    pair(
         "weights: unverified",
         {"weights.hub": {"repo": "acme/support-8b", "commit": "b" * 40}},
         NAMESPACE,
