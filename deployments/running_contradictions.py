@@ -23,6 +23,7 @@ _SAID_BY = {
     },
 }
 _IN_THE_IMAGE = ("engine.name", "engine.version")
+_PLAIN_TYPES = ("bfloat16", "float16", "float32")
 # An engine that settles a type or length for itself does so by its device and its release, which no file shows.
 _SETTLED_BY_THE_ENGINE = ("precision.compute", "engine.max_model_len")
 
@@ -82,9 +83,11 @@ def contradictions_with(
     """
     found = []
     for path, said in settings.items():
-        if said.value == AUTO and given is not None and path in given.pending:
-            continue
         claims = list(_claims(path, facts, given, sets))
+        # What an engine makes of its default it may not say; and it may call so a type that it was told (vLLM, V3.2).
+        default = given is not None and path in given.pending
+        if said.value == AUTO and (default or any(claim.value in (AUTO, *_PLAIN_TYPES) for claim in claims)):
+            continue
         if claims and not any(_agree(path, claim.value, said.value) for claim in claims):
             first = claims[0]
             found.append(
@@ -225,7 +228,7 @@ def _agree(path: str, value: Any, said: Any) -> bool:
         return True
     rule = running_fields().resolved.get(path)
     if rule == "multiple":
-        return isinstance(value, int) and isinstance(said, int) and said % value == 0
+        return isinstance(value, int) and isinstance(said, int) and 0 in (said % value, value % said)
     return rule == "extended" and str(said).startswith(f"{value}_")
 
 

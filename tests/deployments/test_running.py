@@ -87,7 +87,6 @@ def test_what_a_vllm_tells(serve: Serve) -> None:
         "engine.prefix_hash.algorithm": "sha256_cbor",
         "parallelism.tensor": 2,
         "parallelism.pipeline": 1,
-        "parallelism.data": 1,
         "parallelism.decode_context": 1,
         "parallelism.prefill_context": 1,
         "cache.connector": "vllm-offload-fs",
@@ -237,13 +236,27 @@ def test_an_older_sglang_has_other_names_for_its_answers(serve: Serve) -> None:
 
 def test_every_contradiction_is_told_at_once(serve: Serve, checkpoint: Path) -> None:
     answers = vllm_answers()
-    for name, value in {"pipeline_parallel_size": 2, "tensor_parallel_size": 8, "data_parallel_size": 2}.items():
+    for name, value in {
+        "pipeline_parallel_size": 2,
+        "tensor_parallel_size": 8,
+        "decode_context_parallel_size": 2,
+    }.items():
         _at(f"parallel_config.{name}", value)(answers)
     with pytest.raises(InputError) as caught:
         capture(str(checkpoint), launch=launched(VLLM_LINE), endpoint=serve(answers))
     assert [
-        part in str(caught.value) for part in ("parallelism.tensor", "parallelism.pipeline", "parallelism.data")
+        part in str(caught.value)
+        for part in ("parallelism.tensor", "parallelism.pipeline", "parallelism.decode_context")
     ] == ([True] * 3)
+
+
+def test_a_default_type_that_was_told_by_its_name(serve: Serve, checkpoint: Path) -> None:
+    """vLLM makes `auto` of bfloat16 for DeepSeek V3.2 (vllm/model_executor/models/config.py, 0.32.0)."""
+    answers = vllm_answers()
+    _at("cache_config.cache_dtype", "auto")(answers)
+    line = VLLM_LINE.replace("--kv-cache-dtype fp8_e4m3", "--kv-cache-dtype bfloat16")
+    captured = capture(str(checkpoint), launch=launched(line), endpoint=serve(answers))
+    assert captured.manifest["precision"]["kv_cache"] == "bfloat16"
 
 
 def test_a_type_that_the_files_leave_to_the_engine(serve: Serve, checkpoint: Path) -> None:
@@ -263,6 +276,7 @@ def test_a_type_that_the_files_leave_to_the_engine(serve: Serve, checkpoint: Pat
         (" --dtype bfloat16", _at("model_config.dtype", "torch.float16"), "precision.compute", "float16"),
         (" --max-model-len 512", lambda _: None, "engine.max_model_len", 512),
         ("", _at("cache_config.block_size", 64), "engine.block_size", 64),  # raised for a kernel
+        ("", _at("cache_config.block_size", 8), "engine.block_size", 8),  # the smallest of several groups
         ("", _at("cache_config.cache_dtype", "fp8_e4m3_x"), "precision.kv_cache", "fp8_e4m3_x"),
     ],
 )
