@@ -287,6 +287,40 @@ def test_the_tensor_size_of_attention(changes: dict[str, Any], apart: bool) -> N
     assert ("parallelism.tensor" in decision.boundaries[0].boundary.separators) is apart
 
 
+RUNNER = "engine.args/VLLM_USE_V2_MODEL_RUNNER"
+OFFLOAD_SIZES: list[tuple[dict[str, Any], bool]] = [
+    ({}, True),
+    ({RUNNER: "1"}, True),
+    ({"engine.version": "0.32.0"}, True),
+    ({RUNNER: "0", "parallelism.decode_context": 2}, True),
+    # One name for all layouts, or for all that is known.
+    ({RUNNER: "0"}, False),
+    ({RUNNER: "yes"}, False),
+    ({"engine.version": "0.31.0"}, False),
+    ({"engine.args": FORGET}, False),
+    ({"engine.args/enable-dbo": True}, False),
+    ({"engine.args/distributed-executor-backend": "external_launcher"}, False),
+    ({"engine.args/kv-transfer-config": {"kv_connector_extra_config": {"canonical_layout": True}}}, False),
+    ({"engine.args/kv-transfer-config": "a file"}, False),
+    ({"engine.speculative": {"method": "ngram"}}, False),
+    ({"engine.speculative": FORGET}, False),
+    ({"model.config/kv_lora_rank": 512}, False),
+    ({"model.config": FORGET}, False),
+    ({RUNNER: "0", "model.config/sliding_window": 4096}, False),
+    ({RUNNER: "0", "parallelism.prefill_context": FORGET}, False),
+]
+
+
+@pytest.mark.parametrize("connector", ["vllm-offload-fs", "vllm-offload-object"])
+@pytest.mark.parametrize(("around", "apart"), OFFLOAD_SIZES)
+def test_sizes_in_the_names_of_offloaded_blocks(around: dict[str, Any], apart: bool, connector: str) -> None:
+    for name in ("parallelism.tensor", "parallelism.pipeline"):
+        own = {**base(connector), **around}
+        decision = decided(own, {**own, name: 8})
+        assert (name in decision.boundaries[0].boundary.separators) is apart
+        assert apart or not decision.accepted
+
+
 def test_heads_that_ranks_copy_are_filed_under_one_range() -> None:
     """Eight KV heads: from eight ranks on every rank has one."""
     own = base("aibrix")
