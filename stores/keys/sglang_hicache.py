@@ -208,8 +208,8 @@ def _parse_object(name: str) -> StoredKey | None:
     found = _OBJECT.fullmatch(name)
     if found is None:
         return None
-    fields: dict[str, str | int] = {key: value for key in ("start", "rank") if (value := found[key])}
-    return StoredKey("sglang-hicache-mooncake", name, None, None, {**fields, "half": found["half"]}, found["hash"])
+    fields: dict[str, str | int] = {"half": found["half"], **({"rank": found["rank"]} if found["rank"] else {})}
+    return StoredKey("sglang-hicache-mooncake", name, found["start"], None, fields, found["hash"])
 
 
 _WITHIN = frozenset({"tp_rank", "pp_rank", "cp_rank", "dcp_rank", "rank", "half", "pool"})

@@ -78,13 +78,8 @@ READ: dict[str, tuple[str, str | None, str | None, dict[str, str | int]]] = {
         {"tp_rank": 0, "tp_size": 2, "cp_rank": 1, "cp_size": 2, "pool": "mamba"},
     ),
     f"a1/{H}_support_0_2_k": ("sglang-hicache-nixl", "support", None, {"tp_rank": 0, "tp_size": 2, "half": "k"}),
-    f"tag_support_{H}_1_0_v": (
-        "sglang-hicache-mooncake",
-        None,
-        None,
-        {"start": "tag_support", "rank": "1_0", "half": "v"},
-    ),
-    f"support_{H}__k": ("sglang-hicache-mooncake", None, None, {"start": "support", "half": "k"}),
+    f"tag_support_{H}_1_0_v": ("sglang-hicache-mooncake", None, "tag_support", {"rank": "1_0", "half": "v"}),
+    f"support_{H}__k": ("sglang-hicache-mooncake", None, "support", {"half": "k"}),
     f"prod_h0_3_l0_31_lcnd16roc/01/23/{SHORT}": (
         "aibrix",
         None,
