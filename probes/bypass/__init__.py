@@ -1,0 +1,1 @@
+"""One request twice, with the cache and without: is it the cache that changes the answer?"""

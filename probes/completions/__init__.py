@@ -1,0 +1,1 @@
+"""Asking a running server for completions, and reading what it says of its cache."""

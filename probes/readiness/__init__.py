@@ -1,0 +1,1 @@
+"""Whether the worker that came up is the one that was approved."""
