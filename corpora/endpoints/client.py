@@ -8,7 +8,7 @@ import json
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -62,13 +62,21 @@ class Client:
     is an answer.
     """
 
-    def __init__(self, url: str, key: str | None = None, *, seconds: float = SECONDS) -> None:
+    def __init__(
+        self,
+        url: str,
+        key: str | None = None,
+        *,
+        seconds: float = SECONDS,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         """Take note of the place; nothing is sent yet.
 
         Args:
             url: ``http://host:port`` or ``https://...``; a path is kept, apart from the ``/v1`` of an OpenAI base URL.
             key: sent as a bearer token; never part of a message.
             seconds: within which each answer must be complete.
+            headers: sent with every request; never part of a message.
 
         Raises:
             UsageError: it is no such URL, or holds credentials.
@@ -90,6 +98,7 @@ class Client:
         self.url = f"{parts.scheme}://{host}{'' if port is None else f':{port}'}{self._base}"
         self._seconds = seconds
         self._headers = {"Accept": "application/json"} | ({} if key is None else {"Authorization": f"Bearer {key}"})
+        self._headers |= headers or {}
         self._connection: http.client.HTTPConnection = (
             http.client.HTTPSConnection(parts.hostname, port, timeout=seconds, context=ssl.create_default_context())
             if parts.scheme == "https"

@@ -14,6 +14,10 @@ from kvgate.rules.errors import InputError
 _ALWAYS = frozenset({"messages", "add_generation_prompt"})
 
 
+class NoKnownEngineError(InputError):
+    """Something answers, and it is no engine that is known here."""
+
+
 @dataclass(frozen=True)
 class Server:
     """A running engine.
@@ -55,14 +59,15 @@ def identify(client: Client) -> Server:
     fields = _chat_fields(description.data, path) if described else _ALWAYS
     if fields is None:
         raise InputError(f"this {engine} {version} does not tokenize", where=f"{client.url}{path}")
-    return Server(engine, version, _model(client), path, fields, described)
+    return Server(engine, version, served_model(client), path, fields, described)
 
 
 def engine_and_version(client: Client) -> tuple[str, str]:
     """Return ``"vllm"`` or ``"sglang"``, and the version that the server says.
 
     Raises:
-        InputError: neither answers, or it does not say its version.
+        NoKnownEngineError: neither answers.
+        InputError: nothing can be reached, or it does not say its version.
 
     """
     for name in ("/model_info", "/get_model_info"):
@@ -75,7 +80,7 @@ def engine_and_version(client: Client) -> tuple[str, str]:
             raise InputError("this SGLang does not say its version", where=client.url)
     version = _version(client, "/version")
     if version is None:
-        raise InputError("neither vLLM nor SGLang answers here", where=client.url)
+        raise NoKnownEngineError("neither vLLM nor SGLang answers here", where=client.url)
     return "vllm", version
 
 
@@ -85,7 +90,13 @@ def _version(client: Client, path: str) -> str | None:
     return version if isinstance(version, str) and version else None
 
 
-def _model(client: Client) -> str | None:
+def served_model(client: Client) -> str | None:
+    """Return the name that requests give for the model; ``None`` where none is listed.
+
+    Raises:
+        InputError: no answer.
+
+    """
     answer = client.get("/v1/models")
     listed = answer.data.get("data") if answer.ok and isinstance(answer.data, dict) else None
     for entry in listed if isinstance(listed, list) else []:
