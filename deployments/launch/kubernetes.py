@@ -23,10 +23,12 @@ from kvgate.deployments.launch.objects import (
 )
 from kvgate.deployments.launch.secrets import clean_text
 from kvgate.deployments.launch.servers import Server
-from kvgate.deployments.launch.shell import Word
+from kvgate.deployments.launch.shell import MAX_FILLED, Word, too_much_to_fill_in
 from kvgate.deployments.launch.volumes import mounted
 from kvgate.rules.errors import InputError
 
+_MAX_SERVERS = 500  # each is read in milliseconds; a fleet is a few objects with replicas
+_FEWER = "give the objects of one deployment"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -84,6 +86,8 @@ def kubernetes_servers(files: Sequence[tuple[str, bytes]], made: Sequence[Kubern
                 names = frozenset({name, one.name, one.shown, one.made.pool, part} - {""})
                 pool = clean_text(one.made.pool or one.name or name) or "..."
                 found += [Server(names, pool, source, server) for server in servers]
+                if len(found) > _MAX_SERVERS:
+                    raise InputError(f"more than {_MAX_SERVERS} start a server", where=one.where, hint=_FEWER)
                 behind += [(one.made.graph, server) for server in servers]
                 if one.made.frontend and name == MAIN:
                     same = fronts.setdefault(one.made.graph, run) == run
@@ -123,9 +127,8 @@ def _container_run(
     container: Mapping[str, Any], spec: Mapping[str, Any], one: KubernetesObject, given: _Given, source: str
 ) -> ContainerRun:
     environment, undisclosed = _environment(container, one.namespace, given, source)
-    known = environment
     words = {
-        key: [container_word(short_text(item, f"{source}: {key}"), known) for item in _list(container.get(key))]
+        key: [_filled(item, environment, f"{source}: {key}") for item in _list(container.get(key))]
         for key in ("command", "args")
     }
     image = container.get("image")
@@ -136,13 +139,15 @@ def _container_run(
         image=filled_word(short_text(image, f"{source}: image")),
         entrypoint=command[0] if command else None,
         arguments=(*command[1:], *words["args"]),
-        environment=environment,
+        environment=tuple(environment.items()),
         undisclosed=(*one.made.undisclosed, *undisclosed),
         mounts=mounts,
         altered=("a postStart hook runs in the container, and what it changes is not known",)
         if hooks.get("postStart")
         else (),
-        workdir=_workdir(container.get("workingDir"), known, source),
+        workdir=_filled(workdir, environment, f"{source}: workingDir")
+        if (workdir := container.get("workingDir"))
+        else None,
         files=files,
         hidden=one.made.hidden,
         notes=one.made.notes,
@@ -150,13 +155,13 @@ def _container_run(
     return run if image else completed_elsewhere(run)
 
 
-def _workdir(value: Any, known: tuple[tuple[str, Word | None], ...], source: str) -> Word | None:
-    return container_word(short_text(value, f"{source}: workingDir"), known) if value else None
+def _filled(value: Any, environment: Mapping[str, Word | None], where: str) -> Word:
+    return container_word(short_text(value, where), environment, where)
 
 
 def _environment(
     container: Mapping[str, Any], namespace: str, given: _Given, source: str
-) -> tuple[tuple[tuple[str, Word | None], ...], list[str]]:
+) -> tuple[dict[str, Word | None], list[str]]:
     """Return the variables as the kubelet makes them, and why there may be more.
 
     A value from a Secret or from the pod itself is ``None``: it is set, and not known.
@@ -165,6 +170,7 @@ def _environment(
     """
     found: dict[str, Word | None] = {}
     undisclosed: list[str] = []
+    added = False
     for entry in mappings(container.get("envFrom")):
         prefix = text(entry.get("prefix") or "", f"{source}: envFrom")
         for key, kind in (("configMapRef", "ConfigMap"), ("secretRef", "Secret")):
@@ -175,8 +181,10 @@ def _environment(
             if one is None:
                 shown = clean_text(str(name)) or "..."
                 undisclosed.append(f"the {kind} {shown} was not given, and it may set any variable")
-                found = dict.fromkeys(found)  # those of the entries before it among them
+                found = dict.fromkeys(found) if added else found  # those of the entries before it among them
+                added = False
                 continue
+            added = True
             texts = given.texts(name, namespace) if kind == "ConfigMap" else None
             for variable in filter(_VARIABLE.fullmatch, _names(one)):  # other keys are skipped
                 found[prefix + variable] = None if texts is None else filled_word(texts.get(variable, ""))
@@ -190,9 +198,12 @@ def _environment(
             key = str(reference.get("key"))
             value = filled_word(texts[key]) if key in texts else None
         elif not entry.get("valueFrom"):
-            value = container_word(short_text(entry.get("value", ""), where), tuple(found.items()))
+            value = _filled(entry.get("value", ""), found, where)
         found[name] = value
-    return tuple(found.items()), undisclosed
+    for name, word in found.items():
+        if word is not None and len(word.expansions) > MAX_FILLED:
+            raise too_much_to_fill_in(f"{source}: env {clean_text(name) or '...'}")
+    return found, undisclosed
 
 
 def _names(one: KubernetesObject) -> list[str]:

@@ -194,8 +194,8 @@ def _deployment(servers: Sequence[Server], files: Sequence[LaunchFile], handed: 
     servers = chosen(all_, only, _where(files))
     neighbours = tuple(_neighbours([one for one in all_ if one not in servers], handed))
     facts = [handed.facts(one.run, one.source, one.beside) for one in servers]
-    different = [one for at, one in enumerate(facts) if all(_bare(one) != _bare(other) for other in facts[:at])]
-    if len(different) == 1:
+    bare = [replace(one, source="") for one in facts]
+    if all(one == bare[0] for one in bare[1:]):
         return replace(facts[0], neighbours=neighbours)
     names = [one.pool for one in servers]
     if (why := pools_differ_in(facts)) is None and len(set(names)) == len(names):
@@ -210,10 +210,6 @@ def _neighbours(servers: Sequence[Server], handed: _Handed) -> Iterator[LaunchFa
     for one in servers:
         with suppress(InputError):
             yield handed.facts(one.run, one.source, one.beside)
-
-
-def _bare(facts: LaunchFacts) -> LaunchFacts:
-    return replace(facts, source="")
 
 
 def _where(files: Sequence[LaunchFile]) -> str:

@@ -141,6 +141,34 @@ def test_the_files_are_read_where_nothing_is_spoiled(name: str) -> None:
 BOMB = "\n".join(f"x{at}: &x{at} [{', '.join([f'*x{at - 1}'] * 9) if at else 'x'}]" for at in range(9))
 
 
+ONE = "    repository: r\n    tag: t\n    modelURL: m\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        # Each variable holds the one before it twice: the 40th would have 10^12 characters.
+        (
+            f"  - name: a\n{ONE}    env:\n"
+            + "".join(f"    - {{name: A{at}, value: $(A{at - 1})$(A{at - 1})x}}\n" for at in range(40)),
+            "more than the 131,072",
+        ),
+        (
+            f"  - name: a\n{ONE}    env:\n    - {{name: A, value: {'x' * 9000}}}\n    - {{name: B, value: {'$(A)' * 9000}}}\n",
+            "more than the 131,072",
+        ),
+        (
+            f"  - name: a\n{ONE}    env:\n    - {{name: A, value: '{' '.join(f'$A{at}' for at in range(9000))}'}}\n",
+            "more than 2,000 places",
+        ),
+        ("".join(f"  - name: a{at}\n{ONE}" for at in range(501)), "more than 500 start a server"),
+    ],
+)
+def test_what_grows_when_it_is_put_together_is_bounded(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read({"values.yaml": f"servingEngineSpec:\n  modelSpec:\n{text}"})
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -24,18 +24,24 @@ def kserve_objects(objects: Sequence[KubernetesObject]) -> list[KubernetesObject
     Raises:
         InputError: a field of another kind than the resource has, a runtime that was not given.
     """
-    own = [one for one in objects if str(one.data.get("apiVersion", "")).startswith(_GROUP)]
-    taking = [one for one in own if one.kind == "InferenceService" and takes_runtime(one)]
+    own = [one for one in objects if _is_kserve(one)]
+    configs = [one for one in own if one.kind == CONFIG]
+    runtimes = [one for one in own if one.kind in RUNTIMES]
+    taking = any(one.kind == "InferenceService" and takes_runtime(one) for one in own)
     found = []
     for one in objects:
-        if one not in own:
+        if not _is_kserve(one):
             found.append(one)
         elif one.kind == "LLMInferenceService":
-            found += service_objects(one, [other for other in own if other.kind == CONFIG])
-        elif one in taking:
-            found += predictor_objects(one, [other for other in own if other.kind in RUNTIMES])
+            found += service_objects(one, configs)
+        elif one.kind == "InferenceService" and takes_runtime(one):
+            found += predictor_objects(one, runtimes)
         elif one.kind in RUNTIMES:
             found += [] if taking else [replace(one, made=Made(hidden=(_MORE,)))]
         elif one.kind != CONFIG:
             found.append(one)
     return found
+
+
+def _is_kserve(one: KubernetesObject) -> bool:
+    return str(one.data.get("apiVersion", "")).startswith(_GROUP)

@@ -51,11 +51,16 @@ def strategic_merge(base: Mapping[str, Any], patch: Mapping[str, Any], where: st
 
 def _merged_list(base: Sequence[Any], patch: Sequence[Any], key: str, where: str) -> list[Any]:
     found = list(base)
+    places = {name: at for at, one in reversed(list(enumerate(found))) if (name := _name(one, key)) is not None}
     for item in patch:
-        name = item.get(key) if isinstance(item, Mapping) else None
-        at = next((at for at, one in enumerate(found) if isinstance(one, Mapping) and one.get(key) == name), None)
-        if not isinstance(item, Mapping) or name is None or at is None:
+        at = places.get(_name(item, key))
+        if at is None:
             found.append(item)
         else:
             found[at] = strategic_merge(found[at], item, where)
     return found
+
+
+def _name(item: Any, key: str) -> Any:
+    name = item.get(key) if isinstance(item, Mapping) else None
+    return name if isinstance(name, (str, int)) else None

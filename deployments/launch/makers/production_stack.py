@@ -130,7 +130,7 @@ def stack_objects(values: Values, version: ChartVersion) -> list[KubernetesObjec
     if not engines.on("enableEngine", default=True):
         models = []
     plain = [one for one in models if not one.inside("raySpec").on("enabled")]
-    rays = tuple(one.where for one in models if one not in plain)
+    rays = [one.where for one in models if one.inside("raySpec").on("enabled")]
     if models and not plain:
         raise InputError(
             "the chart starts it as a Ray cluster, which kvgate does not read",

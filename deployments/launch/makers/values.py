@@ -149,7 +149,7 @@ def filled(data: Any, names: Mapping[str, str]) -> Any:
         return {key: filled(value, names) for key, value in data.items()}
     if isinstance(data, list):
         return [filled(item, names) for item in data]
-    if isinstance(data, str) and "{{" in data:
+    if isinstance(data, str) and "{{" in data and "}}" in data:
         return _ACTION.sub(lambda match: names.get(match[1]) or FILLED_IN, data)
     return data
 
