@@ -26,7 +26,7 @@ from kvgate.deployments.contradictions import refuse_contradictions
 from kvgate.deployments.elsewhere import LIBRARIES, built_elsewhere, engine_of, refuse_another_deployment
 from kvgate.deployments.hub import HubCheckpoint, obtain, split_repository
 from kvgate.deployments.launch import LaunchFacts, bare_facts, resolve
-from kvgate.deployments.locating import exists, locate
+from kvgate.deployments.locating import exists, locate, pins
 from kvgate.deployments.published import published
 from kvgate.deployments.running import Running, ask_running
 from kvgate.deployments.running_contradictions import (
@@ -349,12 +349,19 @@ class _Capture:
         if hub is None:
             put("weights.hub", None)
             return
-        put("weights.hub.repo", hub.repo, "computed")
-        put("weights.hub.commit", hub.commit, "computed")
+        # What a hub publishes speaks of what is served only where the launch line names the commit.
+        pinned = self._facts is None or pins(self._facts, hub)
+        basis = "computed" if pinned else "declared"
+        if not pinned:
+            self._notes.append(
+                f"the launch line does not load {hub.repo} at a commit: pin it (--revision {hub.commit})"
+            )
+        put("weights.hub.repo", hub.repo, basis)
+        put("weights.hub.commit", hub.commit, basis)
         if not self._sources.fetch:
             # Where tensors are read their digests speak: what the cache calls its files is not what is in them.
             files = published(hub.repo, hub.commit).files
-            put("weights.hub.files", {name: file.digest for name, file in files.items()}, "computed")
+            put("weights.hub.files", {name: file.digest for name, file in files.items()}, basis)
 
     def _compare_with_running(self, settle: Callable[[LaunchFacts], LaunchFacts]) -> list[str]:
         """Refuse a server that the files do not start, and take from it what they leave open; return what to say."""

@@ -17,6 +17,9 @@ _PATTERNS = ("*.json", "*.jinja", "*.txt", "*.model", "*.py")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(?:/[A-Za-z0-9][\w.-]{0,95})?")
 
+_NETWORK = "the network, a proxy, HF_HUB_OFFLINE, HF_ENDPOINT"
+SECONDS = 20  # for an answer that a hub gives in less than one
+
 
 @dataclass(frozen=True)
 class HubCheckpoint:
@@ -67,9 +70,19 @@ def obtain(
     Raises:
         InputError: no such repository or revision, no access, not reachable and not cached, cut short.
     """
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import OfflineModeIsEnabled
 
     name = f"{repo}@{revision}" if revision else repo
+    progress("asking the hub", 0, None, "answers")
+    silent_hub = False
+    try:
+        # The download itself waits without end for a server that takes the connection and says nothing.
+        HfApi(endpoint=endpoint, library_name="kvgate").model_info(repo, revision=revision, timeout=SECONDS)
+    except OfflineModeIsEnabled:
+        pass
+    except Exception as error:
+        silent_hub = _is_timeout(error)  # what else is wrong the download says too, or finds in the cache
     try:
         folder = Path(
             snapshot_download(
@@ -79,6 +92,7 @@ def obtain(
                 endpoint=endpoint,
                 cache_dir=cache,
                 library_name="kvgate",
+                local_files_only=silent_hub,
                 tqdm_class=_reporting(progress),
             )
         )
@@ -132,6 +146,11 @@ def _reporting(progress: Progress) -> Any:
     return Bar
 
 
+def _is_timeout(error: BaseException) -> bool:
+    # httpx's; which package huggingface_hub takes its client from has changed between its releases.
+    return type(error).__name__ in ("ReadTimeout", "ConnectTimeout", "PoolTimeout", "WriteTimeout")
+
+
 def explained(error: Exception, name: str) -> InputError:
     """Return what an error of huggingface_hub means to a user, without the URLs and headers that it quotes.
 
@@ -158,11 +177,13 @@ def explained(error: Exception, name: str) -> InputError:
         return InputError("the repository has no such revision", where=name, hint="give a branch, a tag or a commit")
     if isinstance(error, errors.HFValidationError):
         return InputError("cannot be the name of a repository", where=name, hint="org/name, or an existing folder")
+    if _is_timeout(error):
+        return InputError(f"the hub does not answer within {SECONDS} seconds", where=name, hint=_NETWORK)
     if isinstance(error, errors.LocalEntryNotFoundError):
         return InputError(
             "is not in the cache, and the hub cannot be reached",
             where=name,
-            hint="there is no folder of this name either; for a repository: the network, HF_HUB_OFFLINE, HF_ENDPOINT",
+            hint=f"there is no folder of this name either; for a repository: {_NETWORK}",
         )
     if isinstance(error, errors.OfflineModeIsEnabled):
         return InputError("HF_HUB_OFFLINE is set, and only the hub can tell", where=name, hint="unset it")

@@ -60,6 +60,13 @@ def locate(
     return hub.folder, hub
 
 
+def pins(launch: LaunchFacts, hub: HubCheckpoint) -> bool:
+    """Whether a launch line loads this repository at this commit, by the commit itself and not by a name that moves."""
+    named = split_repository(launch.model) if launch.model is not None else None
+    loads_it = named is not None and named[0].lower() == hub.repo.lower()
+    return loads_it and launch.values.get("model.revision") == hub.commit
+
+
 def exists(path: Path) -> bool:
     """Whether something is there; a text that can be no path names nothing."""
     try:

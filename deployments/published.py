@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from kvgate.deployments.hub import explained
+from kvgate.deployments.hub import SECONDS, explained
 from kvgate.rules.errors import InputError
 from kvgate.rules.progress import Progress, silent
 
@@ -99,7 +99,8 @@ def published(repo: str, revision: str | None, *, endpoint: str | None = None) -
 
     name = f"{repo}@{revision}" if revision else repo
     try:
-        found = HfApi(endpoint=endpoint, library_name="kvgate").model_info(repo, revision=revision, files_metadata=True)
+        api = HfApi(endpoint=endpoint, library_name="kvgate")
+        found = api.model_info(repo, revision=revision, files_metadata=True, timeout=SECONDS)
         files = {one.rfilename: _file(one.blob_id, one.lfs, one.size) for one in found.siblings or ()}
     except Exception as error:
         raise explained(error, name) from None

@@ -33,7 +33,10 @@ def compare_published(dimension: Dimension, sides: Sides) -> list[Change]:
         detail = "a repository may hold several sets of weights, and the two sides may load others of them"
         return [sides.unverified(dimension, _CHECKPOINT, detail)]
     if null and old is not None and old == new:
-        return []
+        if all(measured(side.get("weights.hub")) for side in (sides.old, sides.new)):
+            return []
+        detail = "equal, but only declared: the launch lines do not both load that commit by its 40 digits"
+        return [sides.unverified(dimension, "weights.hub", detail)]
     if not sides.old.knows(_CHECKPOINT) or not sides.new.knows(_CHECKPOINT):
         return [sides.unverified(dimension, _CHECKPOINT, sides.unknown_sides(_CHECKPOINT))]
     if not null:

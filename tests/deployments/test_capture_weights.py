@@ -16,6 +16,8 @@ from kvgate.deployments.capture import Captured, capture
 from kvgate.deployments.hub import history, obtain
 from kvgate.deployments.published import published
 from kvgate.rules.errors import InputError
+from kvgate.rules.manifest import manifest_from
+from kvgate.rules.values import Known
 from kvgate.weights import kept_hashes
 from kvgate.weights.kept_hashes import KeptHashes
 
@@ -168,3 +170,22 @@ def test_without_the_weights_the_published_digests_stand_for_them(hub: Hub, tmp_
     assert files["model.safetensors"] == f"sha256:{hashlib.sha256(data).hexdigest()}"
     assert not manifest.knows("precision.kv_scales")
     assert manifest.value("model.config")["dtype"] == "bfloat16"
+
+
+@pytest.mark.usefixtures("hub")
+@pytest.mark.parametrize(
+    ("line", "basis"),
+    [
+        (f"vllm serve org/m --revision {'a' * 40}", "computed"),
+        ("vllm serve org/m", "declared"),
+        ("vllm serve org/m --revision main", "declared"),
+        ("vllm serve /models/m", "declared"),
+    ],
+)
+def test_what_is_published_speaks_of_a_pinned_launch_line_alone(line: str, basis: str) -> None:
+    """A name moves between the capture and the start of a worker, and a folder holds what somebody put there."""
+    found = capture(f"org/m@{'a' * 40}", launch=launched(line), fetch_weights=False)
+    told = manifest_from(found.manifest).get("weights.hub.commit")
+    assert isinstance(told, Known)
+    assert told.basis == basis
+    assert any("pin it" in note for note in found.notes) == (basis == "declared")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from kvgate.deployments.hub import obtain, split_repository
+from kvgate.deployments.published import published
 from kvgate.rules.errors import InputError
 
 from .hub_server import Hub, Repository, serving
@@ -185,3 +187,19 @@ def test_settings_token_and_offline_mode_are_the_librarys(hub: Hub, tmp_path: Pa
 )
 def test_what_can_name_a_repository(text: str, expected: tuple[str, str | None] | None) -> None:
     assert split_repository(text) == expected
+
+
+def test_a_hub_that_says_nothing_is_not_waited_for(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes the connection, as a proxy that drops packets does; what the cache holds counts then."""
+    monkeypatch.setattr("kvgate.deployments.hub.SECONDS", 0.5)
+    monkeypatch.setattr("kvgate.deployments.published.SECONDS", 0.5)
+    obtain("org/m", "main", endpoint=hub.url, cache=tmp_path)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(20)
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        assert obtain("org/m", "main", endpoint=url, cache=tmp_path).commit == SECOND
+        with pytest.raises(InputError, match="not in the cache"):
+            obtain("org/n", "main", endpoint=url, cache=tmp_path)
+        with pytest.raises(InputError, match="does not answer within"):
+            published("org/m", "main", endpoint=url)

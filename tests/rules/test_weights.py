@@ -30,6 +30,15 @@ def _finding(decision: Decision) -> Finding:
     return finding
 
 
+def test_one_commit_counts_only_where_launch_lines_name_it() -> None:
+    declared = {"provenance.weights": "declared"}
+    assert decided(_side("a", None), _side("a", None)).verdict == REUSE
+    for old, new in ((_side("a"), _side("a", **declared)), (_side("a", **declared), _side("a"))):
+        decision = decided(old, new)
+        assert decision.exit_code == 11
+        assert "only declared" in _finding(decision).change.detail
+
+
 def test_equal_published_digests_of_two_commits_are_equal_weights() -> None:
     readme = {**FILES, "README.md": f"git-blob:{'4' * 40}"}
     assert decided(_side("a"), _side("b", readme)).verdict == REUSE
