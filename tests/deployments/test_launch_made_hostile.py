@@ -147,14 +147,14 @@ ONE = "    repository: r\n    tag: t\n    modelURL: m\n"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        # Each variable holds the one before it twice: the 40th would have 10^12 characters.
+        # Each variable holds the one before it twice: the 25th would have 10^7 characters.
         (
             f"  - name: a\n{ONE}    env:\n"
-            + "".join(f"    - {{name: A{at}, value: $(A{at - 1})$(A{at - 1})x}}\n" for at in range(40)),
+            + "".join(f"    - {{name: A{at}, value: $(A{at - 1})$(A{at - 1})x}}\n" for at in range(25)),
             "more than the 131,072",
         ),
         (
-            f"  - name: a\n{ONE}    env:\n    - {{name: A, value: {'x' * 9000}}}\n    - {{name: B, value: {'$(A)' * 9000}}}\n",
+            f"  - name: a\n{ONE}    env: [{{name: A, value: {'x' * 9000}}}, {{name: B, value: {'$(A)' * 9000}}}]\n",
             "more than the 131,072",
         ),
         (

@@ -285,3 +285,8 @@ def test_a_model_that_a_release_pins_by_digest_has_its_image_and_its_version() -
     facts = read(stack(model_spec()))
     assert facts.values["engine.image"] == "sha256:" + IMAGE.rpartition(":")[2]
     assert facts.values["engine.version"] == "0.33.0"
+
+
+def test_values_may_be_json() -> None:
+    files = stack(model_spec())
+    assert said(read({**files, "values.yaml": json.dumps(files["values.yaml"])})) == said(read(files))

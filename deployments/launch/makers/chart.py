@@ -15,7 +15,7 @@ class Chart:
 
     Attributes:
         name: its name.
-        keys: top-level values by which a file is told to be values of it.
+        keys: top-level values by which a file is told to be values of it; the first is in no other file.
         read: the versions whose templates were read, oldest first.
         source: the repository and the tags.
     """
