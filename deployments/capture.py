@@ -45,6 +45,7 @@ from kvgate.rules.errors import InputError, UsageError
 from kvgate.rules.manifest import manifest_from
 from kvgate.rules.progress import Progress, silent
 from kvgate.rules.schema import Feature
+from kvgate.rules.values import Basis
 from kvgate.weights.adapters import fingerprint_adapter
 from kvgate.weights.fingerprint import CheckpointFingerprint, fingerprint_checkpoint, pickle_beside
 from kvgate.weights.kv_scales import kv_scales_digest
@@ -351,7 +352,7 @@ class _Capture:
             return
         # What a hub publishes speaks of what is served only where the launch line names the commit.
         pinned = self._facts is None or pins(self._facts, hub)
-        basis = "computed" if pinned else "declared"
+        basis: Basis = "computed" if pinned else "declared"
         if not pinned:
             self._notes.append(
                 f"the launch line does not load {hub.repo} at a commit: pin it (--revision {hub.commit})"

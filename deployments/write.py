@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import fcntl
+import glob
 import os
 import re
 import shutil
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from kvgate.deployments.capture import Captured
 
 MANIFEST = "manifest.yaml"
+_LOOKED_AT = 1 << 20  # bytes of a file that say whose it is: `schema` stands in the first lines of all of them
 # A string that starts with a letter is a string to every YAML reader, these words apart; PyYAML itself quotes
 # the ones it would read as something else.
 _PLAIN = re.compile(r"[A-Za-z]")
@@ -87,20 +89,37 @@ def write(captured: Captured, target: Path) -> Path:
 
 
 def require_writable(target: Path) -> None:
-    """Refuse a place that :func:`write` could not write to, before the work is done; nothing is left there.
+    """Refuse a place that :func:`write` cannot or should not write to, before the work is done; nothing is left there.
 
     Raises:
-        InputError: it cannot be written to.
+        InputError: it cannot be written to, or a file is there that no capture wrote.
     """
-    folder, name = _place(target)
+    folder, _ = _place(target)
     try:
-        if (folder / name).is_dir():
-            raise InputError("is a folder, and the manifest would be there", where=str(folder / name))
+        for path in places(target):
+            if path.is_dir():
+                raise InputError("is a folder, and a file of the capture would be there", where=str(path))
+            if path.exists() and not _is_ours(path):
+                hint = "move it away, or write to another folder"
+                raise InputError("is there, and no capture wrote it", where=str(path), hint=hint)
         while not folder.exists() and folder != folder.parent:
             folder = folder.parent
         Path(tempfile.mkdtemp(prefix=".kvgate-", dir=folder)).rmdir()
     except (OSError, ValueError) as error:
         raise InputError(f"cannot be written: {getattr(error, 'strerror', error)}", where=str(target)) from None
+
+
+def places(target: Path) -> list[Path]:
+    """Return the files that :func:`write` writes or may write: the manifest and its sidecars."""
+    folder, name = _place(target)
+    stem = "" if folder == target else f"{target.stem}."
+    served = folder.glob(f"{glob.escape(stem)}served-*.jsonl")
+    return [folder / name, folder / f"{stem}weights.jsonl", folder / f"{stem}tokens.jsonl", *served]
+
+
+def _is_ours(path: Path) -> bool:
+    with path.open("rb") as file:
+        return b"kvgate/" in file.read(_LOOKED_AT)
 
 
 def _place(target: Path) -> tuple[Path, str]:

@@ -117,6 +117,7 @@ def capture(
     from kvgate.cli.progress import shown
     from kvgate.cli.settings import parse_settings
     from kvgate.deployments.launch import read_launch
+    from kvgate.deployments.write import places, require_writable, write
 
     adapters, key = _adapters(adapter or ()), api_key(api_key_env)
     settings = parse_settings(set_ or ())
@@ -125,11 +126,10 @@ def capture(
     elsewhere = None if renderer in (None, "here") else _elsewhere(renderer)
     files = (None if elsewhere is None else elsewhere.path, chat_template, found.file)
     read = (*(_split(name)[0] for name in launch or () if name != "-"), *files)
-    refuse_overwriting([output], (Path(name) for name in read if name is not None))
+    refuse_overwriting(places(output), (Path(name) for name in read if name is not None))
     lines = read_launch([_launch_file(name) for name in launch or ()])
 
     from kvgate.deployments.capture import capture as gather
-    from kvgate.deployments.write import require_writable, write
     from kvgate.weights.kept_hashes import KeptHashes
 
     require_writable(output)

@@ -52,7 +52,7 @@ def test_an_interrupt_leaves_what_was_there_and_nothing_else(
 ) -> None:
     """A cancelled CI job sends SIGTERM; what was rendered on the way is prompt text."""
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "manifest.yaml").write_text("the last one\n")
+    (tmp_path / "out" / "manifest.yaml").write_text("schema: kvgate/manifest/v1 # the last one\n")
     started = _start(tmp_path, base, "-q")
     # Once it has a child of its own it is in the middle of its work.
     children = Path(f"/proc/{started.pid}/task/{started.pid}/children")
@@ -64,4 +64,4 @@ def test_an_interrupt_leaves_what_was_there_and_nothing_else(
     assert (started.returncode, out) == (128 + number, b"")
     assert err == ENDING[number] + b": nothing was left half-written\n"
     assert not list((tmp_path / "scratch").iterdir())
-    assert {path.name: path.read_text() for path in (tmp_path / "out").iterdir()} == {"manifest.yaml": "the last one\n"}
+    assert {path.name: path.read_text() for path in (tmp_path / "out").iterdir()} == {"manifest.yaml": "schema: kvgate/manifest/v1 # the last one\n"}

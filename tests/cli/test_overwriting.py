@@ -89,3 +89,12 @@ def test_a_snapshot_does_not_overwrite_what_it_reads(run: Run, tmp_path: Path, o
     ran = run("corpus", "snapshot", "model", option, "in.jsonl", "-o", "in.jsonl")
     assert (ran.code, ran.out) == (2, "")
     assert (tmp_path / "in.jsonl").read_text() == "{}\n"
+
+
+@pytest.mark.parametrize("name", ["manifest.yaml", "weights.jsonl", "tokens.jsonl", "served-3.jsonl"])
+def test_a_capture_into_a_folder_spares_the_launch_file_in_it(run: Run, tmp_path: Path, name: str) -> None:
+    """A Kubernetes manifest is often called manifest.yaml, and lies where one works."""
+    (tmp_path / name).write_text("kind: Deployment # kvgate/manifest/v1\n")
+    ran = run("capture", "model", "--from", name, "-o", ".")
+    assert (ran.code, ran.out) == (2, "")
+    assert f"would overwrite {name}, which is an input" in ran.err

@@ -164,5 +164,15 @@ def test_whether_a_place_can_be_written_is_known_before(name: str, tmp_path: Pat
         with pytest.raises(InputError, match="cannot be written"):
             require_writable(tmp_path / name)
     (tmp_path / "taken" / "manifest.yaml").mkdir(parents=True)
-    with pytest.raises(InputError, match="is a folder"):
+    with pytest.raises(InputError, match="is a folder, and"):
         require_writable(tmp_path / "taken")
+
+
+@pytest.mark.parametrize("name", ["manifest.yaml", "weights.jsonl", "tokens.jsonl"])
+def test_a_file_that_no_capture_wrote_is_not_overwritten(name: str, captured: Captured, tmp_path: Path) -> None:
+    write(captured, tmp_path)
+    require_writable(tmp_path)
+    (tmp_path / name).write_text("kind: Deployment\n")
+    with pytest.raises(InputError, match="no capture wrote it") as caught:
+        require_writable(tmp_path)
+    assert caught.value.where == str(tmp_path / name)
