@@ -1,21 +1,28 @@
-"""What a hub says of a repository's weights without a byte of them: file digests, and the headers of safetensors.
+"""What a hub says of a repository's weights without a byte of them: file digests, and headers of safetensors and GGUF.
 
 Equal files are proved by their SHA-256. Of files that differ the headers may settle it one way only: another name, type
-or shape of a tensor is a difference; equal headers prove nothing, because the bytes behind them are not looked at.
+or shape of a tensor is a difference, and so is what GGUF says beside its tensors; equal headers prove nothing, because
+the bytes behind them are not looked at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib.util
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from kvgate.deployments.hub import SECONDS, explained
 from kvgate.rules.errors import InputError
 from kvgate.rules.progress import Progress, silent
 
+if TYPE_CHECKING:
+    from kvgate.weights.gguf import GgufHeader
+
+_PARTIAL = 206  # HTTP
 _TENSORS = ".safetensors"
-_OTHERS = (".gguf", ".bin", ".pt", ".pth", ".ckpt")
+_GGUF = ".gguf"
+_OTHERS = (_GGUF, ".bin", ".pt", ".pth", ".ckpt")
 _INDEX = ".index.json"
 _PEFT = "base_model."  # what PEFT's names of adapter tensors begin with (peft 0.21.2, utils/save_and_load.py)
 _Header = dict[str, tuple[str, tuple[int, ...]]]
@@ -70,7 +77,7 @@ class PublishedDifference:
         files: weight files that only one side has, or that differ.
         added: tensors that only the new headers name; empty where headers were not read, as are the next two.
         removed: tensors that only the old ones name.
-        changed: tensors that have another type or shape.
+        changed: tensors that have another type or shape; of GGUF files, behind the name of the file, what differs.
         fetch: how many bytes would have to be fetched to compare the tensors.
     """
 
@@ -117,7 +124,8 @@ def compare_published(
 ) -> PublishedDifference:
     """Say how the weights of two revisions differ without fetching them.
 
-    The headers of the safetensors files that only one side has are read by range requests, no more.
+    The headers of the safetensors files that only one side has are read by range requests, no more; and those of GGUF
+    files that both have under one name, where the package for GGUF is installed.
 
     Args:
         old: what :func:`published` returned.
@@ -142,6 +150,10 @@ def compare_published(
     # A file that the other side has too, under whatever name, adds nothing to a difference.
     alone = [_without(old.weights, new.weights), _without(new.weights, old.weights)]
     fetch = sum(file.bytes for names in alone for file in names.values())
+    common = [name for name in alone[0] if name in alone[1] and name.endswith(_GGUF)]
+    if common and importlib.util.find_spec("gguf") is not None:
+        changed = tuple(_changed_in_gguf(old, new, common, progress, endpoint))
+        return PublishedDifference("different" if changed else "undecided", files, changed=changed, fetch=fetch)
     if not all(_surely_read(side, name) for side, names in zip((old, new), alone, strict=True) for name in names):
         return PublishedDifference("undecided", files, fetch=fetch)
     total, done = sum(map(len, alone)), 0
@@ -160,6 +172,50 @@ def compare_published(
     added, removed = tuple(sorted(after.keys() - before.keys())), tuple(sorted(before.keys() - after.keys()))
     differs = bool(added or removed or changed)
     return PublishedDifference("different" if differs else "undecided", files, added, removed, changed, fetch)
+
+
+def _changed_in_gguf(
+    old: Published, new: Published, names: Sequence[str], progress: Progress, endpoint: str | None
+) -> Iterator[str]:
+    """Yield what differs in the headers of GGUF files that both sides have."""
+    for number, name in enumerate(names, start=1):
+        before, after = (_gguf_header(side, name, endpoint) for side in (old, new))
+        if before.metadata_digest != after.metadata_digest:
+            yield f"{name}: what it says beside its tensors"
+        tensors = before.tensors.keys() | after.tensors.keys()
+        for tensor in sorted(one for one in tensors if before.tensors.get(one) != after.tensors.get(one)):
+            yield f"{name}: {tensor}"
+        progress("reading headers", number, len(names), "files")
+
+
+def _gguf_header(side: Published, name: str, endpoint: str | None) -> GgufHeader:
+    from huggingface_hub import get_session, hf_hub_url
+    from huggingface_hub.utils import build_hf_headers, hf_raise_for_status
+
+    from kvgate.weights.gguf import read_gguf_header
+
+    where = f"{side.repo}@{side.commit}/{name}"
+    url = hf_hub_url(side.repo, name, revision=side.commit, endpoint=endpoint)
+
+    def read(begin: int, end: int) -> bytes:
+        headers = {**build_hf_headers(library_name="kvgate"), "range": f"bytes={begin}-{end - 1}"}
+        found = b""
+        with get_session().stream("GET", url, headers=headers, timeout=SECONDS) as response:
+            hf_raise_for_status(response)
+            if response.status_code != _PARTIAL:
+                raise InputError("the hub does not send parts of files", where=where)
+            for block in response.iter_bytes():
+                found += block
+                if len(found) >= end - begin:
+                    break
+        return found[: end - begin]
+
+    try:
+        return read_gguf_header(where, side.files[name].bytes, read)
+    except InputError:
+        raise
+    except Exception as error:
+        raise explained(error, where) from None
 
 
 def _holds_tensors(name: str) -> bool:

@@ -16,7 +16,7 @@ import math
 import os
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -35,6 +35,7 @@ MAGIC = b"GGUF"
 MAX_HEADER = 64 << 20  # bytes; a vocabulary of 256,000 tokens with its merges takes about 15 MB
 MAX_TENSORS = 500_000
 _MAX_KEYS = 100_000
+_FIRST = 1 << 20  # bytes; without a large vocabulary a header is smaller
 _MAX_NAME = 65_535  # bytes; docs/gguf.md bounds keys to this, and ggml tensors to 64
 _MAX_DIMENSIONS = 8  # ggml has 4 (GGML_MAX_DIMS)
 _MAX_ALIGNMENT = 1 << 20
@@ -67,6 +68,23 @@ class GgufModel:
 
 
 @dataclass(frozen=True)
+class GgufHeader:
+    """What one file says before its data.
+
+    Attributes:
+        tensors: type and shape by name.
+        metadata_digest: as :class:`GgufModel` has it, over what this file says.
+    """
+
+    tensors: Mapping[str, tuple[str, tuple[int, ...]]]
+    metadata_digest: str
+
+
+class _MoreError(Exception):
+    """The header goes on behind the bytes that are at hand."""
+
+
+@dataclass(frozen=True)
 class _Value:
     """One metadata value: its type (with that of its items), the BLAKE3 of its bytes, and what JSON shows of it."""
 
@@ -86,32 +104,62 @@ def open_gguf(path: Path) -> GgufModel:
             another model, or the ``gguf`` package is not installed.
     """
     first, *others = paths = _parts(path)
-    header = _read(first, 0, len(paths))
-    files, total = [header.file], len(header.file.tensors)
+    file, header = _read(first, 0, len(paths))
+    files, total = [file], len(file.tensors)
     for number, other in enumerate(others, start=1):
-        part = _read(other, number, len(paths))
+        file, part = _read(other, number, len(paths))
         if any(header.values.get(key) != value for key, value in part.values.items() if key not in _PLACEMENT):
             _refuse(other, "its metadata is not that of the first part", _TOGETHER)
-        files.append(part.file)
-        total += len(part.file.tensors)
+        files.append(file)
+        total += len(file.tensors)
         if total > MAX_TENSORS:
             _refuse(other, f"more than {MAX_TENSORS} tensors in all parts")
     if (claimed := header.number("split.tensors.count", total)) != total:
         _refuse(first, f"it says that there are {claimed} tensors in all parts, and there are {total}", _TOGETHER)
-    kept = {key: value for key, value in sorted(header.values.items()) if key not in _PLACEMENT}
-    hasher = blake3(field(_METADATA))
-    for key, value in kept.items():
-        hasher.update(field(key.encode()) + field(value.kind) + field(value.content))
-    metadata = {key: value.shown for key, value in kept.items()}
-    return GgufModel(tuple(files), metadata, printed(hasher.digest()))
+    metadata = {key: value.shown for key, value in sorted(header.values.items()) if key not in _PLACEMENT}
+    return GgufModel(tuple(files), metadata, header.metadata_digest())
 
 
-def _read(path: Path, number: int, count: int) -> _Header:
-    header = _Header(path)
+def read_gguf_header(name: str, size: int, read: Callable[[int, int], bytes]) -> GgufHeader:
+    """Read the header of a file that lies elsewhere, and of it as little as that takes.
+
+    Args:
+        name: what it is called in messages.
+        size: its bytes.
+        read: returns bytes from one place up to another of the file.
+
+    Raises:
+        InputError: from ``read``; the header breaks the format; the ``gguf`` package is not installed.
+    """
+    data, wanted = b"", min(size, _FIRST)
+    while True:
+        data += read(len(data), wanted)
+        if len(data) != wanted:
+            raise InputError("fewer bytes arrive than it has", where=name)
+        try:
+            header = _Header(Path(name), data, size)
+        except _MoreError:
+            wanted = min(2 * wanted, size, MAX_HEADER)
+        else:
+            tensors = {record.name: (record.dtype, record.shape) for record in header.records}
+            return GgufHeader(tensors, header.metadata_digest())
+
+
+def _read(path: Path, number: int, count: int) -> tuple[TensorFile, _Header]:
+    descriptor, stamp = open_stamped(path)
+    try:
+        with os.fdopen(descriptor, "rb") as stream:
+            data = stream.read(min(stamp.size, MAX_HEADER))
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from error
+    try:
+        header = _Header(path, data, stamp.size)
+    except _MoreError:  # it was cut between the two looks
+        raise InputError("changed while it was read", where=str(path)) from None
     says = header.number("split.no", 0), header.number("split.count", 1)
     if says != (number, count):
         _refuse(path, f"it says that it is part {says[0] + 1} of {says[1]}, not {number + 1} of {count}", _TOGETHER)
-    return header
+    return TensorFile(path, path.name, stamp, tuple(header.records)), header
 
 
 def _parts(path: Path) -> list[Path]:
@@ -128,18 +176,22 @@ def _refuse(path: Path, what: str, hint: str = "download or convert it again") -
 
 
 class _Header:
-    """Walks the header of one file from its start; every step is checked against what is there."""
+    """Walks the header of one file from its start; every step is checked against what is there.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: what the file is called.
+        data: its first bytes.
+        size: how many it has.
+
+    Raises:
+        _MoreError: the header goes on behind ``data``, which are not all that are read of a file.
+    """
+
+    def __init__(self, path: Path, data: bytes, size: int) -> None:
         self._path = path
-        descriptor, stamp = open_stamped(path)
-        try:
-            with os.fdopen(descriptor, "rb") as stream:
-                self._data = stream.read(min(stamp.size, MAX_HEADER))
-        except OSError as error:
-            raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from error
+        self._data = data
         self._at = 0
-        self._size = stamp.size
+        self._size = size
         if self._take(4) != MAGIC:
             _refuse(path, "it does not begin with GGUF")
         version = self._unpack("<I")
@@ -155,9 +207,16 @@ class _Header:
             if key in self.values:
                 _refuse(path, f"the key {key[:200]!r} occurs twice")
             self.values[key] = self._value(key)
-        records = self._tensors(tensors)
-        self.file = TensorFile(path, path.name, stamp, tuple(records))
+        self.records = self._tensors(tensors)
         del self._data
+
+    def metadata_digest(self) -> str:
+        """Return the digest over keys, types and values; how the file is cut is left out."""
+        hasher = blake3(field(_METADATA))
+        for key, value in sorted(self.values.items()):
+            if key not in _PLACEMENT:
+                hasher.update(field(key.encode()) + field(value.kind) + field(value.content))
+        return printed(hasher.digest())
 
     def number(self, key: str, default: int) -> int:
         """Return an integer of the metadata."""
@@ -173,6 +232,8 @@ class _Header:
         if end > len(self._data):
             if end > self._size:
                 _refuse(self._path, f"truncated: its header goes on behind the {self._size} bytes of the file")
+            if len(self._data) < min(self._size, MAX_HEADER):
+                raise _MoreError
             _refuse(self._path, f"a header of more than {MAX_HEADER} bytes")
         found = self._data[self._at : end]
         self._at = end

@@ -6,11 +6,15 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
+import gguf
+import numpy as np
 import pytest
 
 from kvgate.deployments.published import Published, PublishedDifference, compare_published, published
 from kvgate.rules.errors import InputError
+from kvgate.weights import gguf as gguf_files
 
 from .hub_server import Hub, Repository, serving
 
@@ -184,3 +188,62 @@ def test_a_hub_without_digests_is_an_error(hub: Hub, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(hub_server, "_sibling", lambda path, _: {"rfilename": path})
     with pytest.raises(InputError, match="publishes no digests"):
         published("org/m", "main", endpoint=hub.url)
+
+
+def _gguf(path: Path, base: float = 10000.0, shape: tuple[int, ...] = (5000,), fill: float = 1.0) -> bytes:
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_rope_freq_base(base)
+    writer.add_token_list([f"token {number}" for number in range(300)])
+    writer.add_tensor("w", np.full(shape, fill, dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path.read_bytes()
+
+
+@pytest.fixture
+def gguf_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    monkeypatch.setattr(gguf_files, "_FIRST", 1000)  # less than the header, which is read on from there
+    revisions = {
+        COMMITS["a"]: {"m-Q4.gguf": _gguf(tmp_path / "a")},
+        COMMITS["b"]: {"m-Q4.gguf": _gguf(tmp_path / "b", base=500000.0)},
+        COMMITS["c"]: {"m-Q4.gguf": _gguf(tmp_path / "c", shape=(2, 2500))},
+        COMMITS["d"]: {"m-Q4.gguf": _gguf(tmp_path / "d", fill=2.0)},
+        COMMITS["e"]: {"m-Q8.gguf": _gguf(tmp_path / "e", fill=2.0)},
+        COMMITS["f"]: {"m-Q4.gguf": b"x" * 20_000},
+    }
+    with serving(Hub({"org/m": Repository(revisions, {"main": COMMITS["a"]})})) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("new", "state", "changed"),
+    [
+        ("a", "equal", ()),
+        ("b", "different", ("m-Q4.gguf: what it says beside its tensors",)),
+        ("c", "different", ("m-Q4.gguf: w",)),
+        ("d", "undecided", ()),
+        ("e", "undecided", ()),
+    ],
+)
+def test_headers_of_gguf_are_read_and_no_more(new: str, state: str, changed: tuple[str, ...], gguf_hub: Hub) -> None:
+    before, after = (published("org/m", COMMITS[letter], endpoint=gguf_hub.url) for letter in ("a", new))
+    found = compare_published(before, after, endpoint=gguf_hub.url)
+    assert (found.state, found.changed) == (state, changed)
+    size = before.weights["m-Q4.gguf"].bytes
+    assert found.fetch == (0 if state == "equal" else size + next(iter(after.weights.values())).bytes)
+    assert gguf_hub.sent < size, "of two files of this size"
+
+
+def test_a_gguf_header_that_is_none_is_an_error(gguf_hub: Hub) -> None:
+    before, after = (published("org/m", COMMITS[letter], endpoint=gguf_hub.url) for letter in "af")
+    with pytest.raises(InputError, match="it does not begin with GGUF"):
+        compare_published(before, after, endpoint=gguf_hub.url)
+
+
+def test_without_the_package_gguf_is_undecided(gguf_hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, after = (published("org/m", COMMITS[letter], endpoint=gguf_hub.url) for letter in "ab")
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    assert compare_published(before, after, endpoint=gguf_hub.url).state == "undecided"
+    assert gguf_hub.sent == 0
