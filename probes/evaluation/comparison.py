@@ -6,7 +6,7 @@ models saw the same context.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -57,12 +57,10 @@ def compare_answers(
         divergence = min(len(ids), len(other_ids))
     steps = min(len(top), len(other_top)) if divergence is None else divergence + 1
     pairs = list(zip(top[:steps], other_top[:steps], strict=False))
-    shared = [abs(one[token] - two[token]) for one, two in pairs for token in one.keys() & two.keys()]
-    if not shared:
+    if not pairs:
         return Agreement("not comparable", divergence, 0.0, 0)
-    worst = max(shared)
-    apart = any(not one.keys() & two.keys() for one, two in pairs) or worst != worst
-    if apart or worst > tolerance:
+    worst = max(_difference(one, two) for one, two in pairs)
+    if not worst <= tolerance:  # a NaN is no agreement
         return Agreement("different", divergence, worst, len(pairs))
     if divergence is None:
         return Agreement("same", None, worst, len(pairs))
@@ -73,6 +71,25 @@ def compare_answers(
 def worst_of(agreements: Iterable[Agreement]) -> float:
     """Return the largest difference in any of them, in nats; zero where there are none."""
     return max((one.difference for one in agreements), default=0.0)
+
+
+def _difference(one: Mapping[int, float], two: Mapping[int, float]) -> float:
+    """The largest difference at one step; of a token that one side does not list, the least that it can be."""
+    shared = [abs(one[token] - two[token]) for token in one.keys() & two.keys()]
+    apart = [
+        listed[token] - min(other.values())
+        for listed, other in ((one, two), (two, one))
+        for token in listed.keys() - other.keys()
+    ]
+    found = [*shared, *apart]
+    return float("nan") if any(value != value for value in found) else max(found, default=float("nan"))
+
+
+def _distances(one: Mapping[int, float], two: Mapping[int, float]) -> Iterator[float]:
+    """Yield how far each token is apart, at least: one that is not among the other's likeliest is none of them."""
+    for these, those in ((one, two), (two, one)):
+        least = min(those.values())
+        yield from (abs(logprob - those.get(token, min(least, logprob))) for token, logprob in these.items())
 
 
 def _gap(top: Mapping[int, float]) -> float:
