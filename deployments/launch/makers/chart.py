@@ -4,30 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from kvgate.deployments.launch.objects import Made
 from kvgate.deployments.launch.secrets import clean_text
+from kvgate.rules.document import parse_document
 
 
-@dataclass(frozen=True)
-class Chart:
-    """One chart.
+class Chart(BaseModel):
+    """One chart; the head of ``data/charts.yaml`` says what the fields are."""
 
-    Attributes:
-        name: its name.
-        keys: top-level values by which a file is told to be values of it; the first is in no other file.
-        read: the versions whose templates were read, oldest first.
-        source: the repository and the tags.
-    """
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str
-    keys: tuple[str, ...]
-    read: tuple[str, ...]
+    name: str = ""
     source: str
+    told_by: list[str]
+    read: list[str]
+    keys: dict[str, list[str]]
+
+    def known(self, mapping: str) -> frozenset[str]:
+        """Return the keys that its templates take in a mapping."""
+        return frozenset(self.keys[mapping])
 
     def version(self, given: str | None) -> ChartVersion:
         """Return what is known of a version; ``None``: nobody said which it is."""
         return ChartVersion(self, given)
+
+
+class _Charts(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    schema_: str = Field(alias="schema", pattern=r"^kvgate/charts/v1$")
+    checked: str
+    charts: dict[str, Chart]
+
+
+@cache
+def chart(name: str) -> Chart:
+    """Return a chart whose templates were read."""
+    file = "charts.yaml"
+    document, _ = parse_document(resources.files("kvgate.deployments").joinpath("data", file).read_bytes(), file)
+    return _Charts.model_validate(document).charts[name].model_copy(update={"name": name})
 
 
 def unread(place: str) -> str:

@@ -28,9 +28,9 @@ def chart_of_values(text: str) -> str | None:
     """Return which chart a file holds values of, by its top-level keys; nothing is parsed."""
     for name, (chart, _) in _CHARTS.items():
         if text.lstrip().startswith("{"):
-            if f'"{chart.keys[0]}"' in text:
+            if f'"{chart.told_by[0]}"' in text:
                 return name
-        elif re.search(rf"^(?:{'|'.join(chart.keys)})[ \t]*:", text, re.MULTILINE):
+        elif re.search(rf"^(?:{'|'.join(chart.told_by)})[ \t]*:", text, re.MULTILINE):
             return name
     return None
 

@@ -30,6 +30,7 @@ CONFIG = "LLMInferenceServiceConfig"
 MODEL_AT = "/mnt/models"
 _ADAPTERS_AT = "/mnt/lora"
 _MAIN = "main"
+_GET = "`kubectl get llminferenceserviceconfig -A -o yaml` prints it"
 _MORE = "VLLM_ADDITIONAL_ARGS"
 _WORKLOAD = frozenset(
     {"replicas", "scaling", "parallelism", "labels", "annotations", "template", "worker", "kvCacheOffloading"}
@@ -70,9 +71,7 @@ class _Service:
             found = _config(name, configs)
             if found is None:
                 shown = clean_text(name) or "..."
-                self._missing.append(
-                    f"the {CONFIG} {shown} was not given: `kubectl get llminferenceserviceconfig -A -o yaml`"
-                )
+                self._missing.append(f"the {CONFIG} {shown} was not given, and it may set this ({_GET})")
             else:
                 spec = strategic_merge(spec, mapping(found.data.get("spec")), found.where)
         self._spec = Values(strategic_merge(spec, own.data, one.where), own.where)

@@ -1,7 +1,7 @@
 """Values of llm-d's chart ``llm-d-modelservice``, to the pods of its prefill and decode pools.
 
-Source: llm-d-incubation/llm-d-modelservice at the tags llm-d-modelservice-v0.4.7 to v0.4.12 (the templates of a
-container are the same in them), charts/llm-d-modelservice/templates/_helpers.tpl, decode-deployment.yaml, values.yaml.
+Source: charts/llm-d-modelservice/templates/_helpers.tpl, decode-deployment.yaml and values.yaml, in the versions of
+``data/charts.yaml``, whose templates of a container are the same.
 """
 
 from __future__ import annotations
@@ -10,55 +10,13 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from kvgate.deployments.launch.makers.chart import Chart, ChartVersion
+from kvgate.deployments.launch.makers.chart import ChartVersion, chart
 from kvgate.deployments.launch.makers.values import Values
 from kvgate.deployments.launch.objects import KubernetesObject
 from kvgate.rules.errors import InputError
 
-MODELSERVICE = Chart(
-    "llm-d-modelservice",
-    ("modelArtifacts", "decode", "prefill"),
-    ("0.4.7", "0.4.8", "0.4.9", "0.4.10", "0.4.11", "0.4.12"),
-    "llm-d-incubation/llm-d-modelservice llm-d-modelservice-v0.4.7 to v0.4.12",
-)
+MODELSERVICE = chart("llm-d-modelservice")
 _ROLES = ("decode", "prefill")
-_TOP = frozenset(
-    {"common", "enabled", "fullnameOverride", "nameOverride", "serviceAccountOverride", "schedulerName", "tracing"}
-    | {
-        "modelArtifacts",
-        "multinode",
-        "accelerator",
-        "requester",
-        "routing",
-        "decode",
-        "prefill",
-        "extraObjects",
-        "global",
-    }
-)
-_ARTIFACTS = frozenset({"name", "labels", "uri", "size", "authSecretName", "mountPath", "readOnly", "imagePullPolicy"})
-_ROLE = frozenset(
-    {
-        "create",
-        "autoscaling",
-        "replicas",
-        "strategy",
-        "nodeSelector",
-        "schedulerName",
-        "priorityClassName",
-        "parallelism",
-    }
-    | {"accelerator", "resourceClaims", "containers", "volumes", "initContainers", "hostIPC", "hostPID", "annotations"}
-    | {"enableServiceLinks", "terminationGracePeriodSeconds", "subGroupPolicy", "subGroupExclusiveTopology", "labels"}
-    | {"acceleratorTypes", "monitoring", "extraConfig", "imagePullSecrets", "podSecurityContext", "podAnnotations"}
-    | {"tolerations", "subGroupExclusiveToplogy", "affinity"}
-)
-_CONTAINER = frozenset(
-    {"name", "image", "modelCommand", "command", "args", "env", "imagePullPolicy", "ports", "resources", "stdin", "tty"}
-    | {"mountModelVolume", "volumeMounts", "extraConfig", "securityContext", "livenessProbe", "readinessProbe"}
-    | {"startupProbe", "workingDir"}
-)
-_PARALLELISM = frozenset({"tensor", "data", "dataLocal", "workers"})
 _NAME = re.compile(r"\{\{-?\s*\.Values\.modelArtifacts\.name\s*-?\}\}")
 _QUOTED = re.compile(r"(['\"])(.*)\1")
 # values.yaml: what the chart sets for a kind of accelerator.
@@ -105,11 +63,11 @@ class _Pool:
             "volumes": [*self._section.sequence("volumes"), *self._model_volume(containers)],
         }
         strangers = [
-            *self._values.strangers(_TOP),
-            *self._artifacts.strangers(_ARTIFACTS),
-            *self._section.strangers(_ROLE),
-            *self._parallelism.strangers(_PARALLELISM),
-            *(reason for one in containers for reason in one.strangers(_CONTAINER)),
+            *self._values.strangers(MODELSERVICE.known("values")),
+            *self._artifacts.strangers(MODELSERVICE.known("modelArtifacts")),
+            *self._section.strangers(MODELSERVICE.known("pool")),
+            *self._parallelism.strangers(MODELSERVICE.known("parallelism")),
+            *(reason for one in containers for reason in one.strangers(MODELSERVICE.known("container"))),
         ]
         others = ("with requester.enable another controller starts the pods, and it may set this",)
         made = self._version.made(strangers, others if self._values.inside("requester").on("enable") else ())

@@ -1,7 +1,7 @@
 """Values of vLLM's production stack (the chart ``vllm-stack``), to the pods of its models.
 
-Source: vllm-project/production-stack at the tags vllm-stack-0.1.11 and vllm-stack-0.1.12,
-helm/templates/deployment-vllm-multi.yaml, _helpers.tpl, configmap.yaml, values.yaml.
+Source: helm/templates/deployment-vllm-multi.yaml, _helpers.tpl, configmap.yaml and values.yaml, in the versions of
+``data/charts.yaml``.
 """
 
 from __future__ import annotations
@@ -11,68 +11,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from kvgate.deployments.launch.makers.chart import Chart, ChartVersion
+from kvgate.deployments.launch.makers.chart import ChartVersion, chart
 from kvgate.deployments.launch.makers.values import FILLED_IN, Values
 from kvgate.deployments.launch.objects import KubernetesObject
 from kvgate.deployments.launch.secrets import clean_text
 from kvgate.rules.document import parse_foreign_documents
 from kvgate.rules.errors import InputError
 
-STACK = Chart(
-    "vllm-stack",
-    ("servingEngineSpec", "routerSpec", "cacheserverSpec", "loraController", "sharedPvcStorage"),
-    ("0.1.11", "0.1.12"),
-    "vllm-project/production-stack vllm-stack-0.1.11, vllm-stack-0.1.12",
-)
+STACK = chart("vllm-stack")
 _RELEASE = FILLED_IN  # the release's name is in no value
-_TOP = frozenset(
-    {"servingEngineSpec", "routerSpec", "cacheserverSpec", "loraAdapters", "loraController", "sharedPvcStorage"}
-    | {"extraObjects", "grafanaDashboards", "kube-prometheus-stack", "prometheus-adapter"}
-    | {"engineStrategy", "routerStrategy"}
-)
-_ENGINES = frozenset(
-    {
-        "enableEngine",
-        "labels",
-        "extraPorts",
-        "vllmApiKey",
-        "modelSpec",
-        "containerPort",
-        "servicePort",
-        "configs",
-        "env",
-    }
-    | {"strategy", "startupProbe", "livenessProbe", "readinessProbe", "tolerations", "runtimeClassName", "sidecar"}
-    | {"schedulerName", "imagePullPolicy", "securityContext", "containerSecurityContext", "serviceMonitor"}
-)
-_MODEL = frozenset(
-    {"name", "enabled", "annotations", "podAnnotations", "labels", "podLabels", "serviceAccountName", "repository"}
-    | {"priorityClassName", "runtimeClassName", "tag", "imagePullSecret", "modelURL", "modelRevision", "chatTemplate"}
-    | {
-        "chatTemplateConfigMap",
-        "replicaCount",
-        "resources",
-        "requestCPU",
-        "requestMemory",
-        "requestGPU",
-        "requestGPUMem",
-    }
-    | {"requestGPUType", "requestGPUMemPercentage", "requestGPUCores", "limitCPU", "limitMemory", "limitGPUMem"}
-    | {"limitGPUMemPercentage", "limitGPUCores", "pvcStorage", "pvcAccessMode", "storageClass", "pvcMatchLabels"}
-    | {"pvcLabels", "pvcAnnotations", "extraVolumes", "extraVolumeMounts", "initContainer"}
-    | {"vllmConfig", "lmcacheConfig", "hf_token", "envFromSecret", "env", "affinity", "nodeSelectorTerms", "nodeName"}
-    | {
-        "tolerations",
-        "tolerationsPolicy",
-        "shmSize",
-        "serviceAnnotations",
-        "enableLoRA",
-        "keda",
-        "raySpec",
-        "enableTool",
-    }
-    | {"toolCallParser", "pdb"}
-)
 # Flags of vllmConfig by key, in the order of the template.
 _FLAGS = {
     "maxModelLen": "--max-model-len",
@@ -84,11 +31,6 @@ _FLAGS = {
     "runner": "--runner",
     "convert": "--convert",
 }
-# What older charts took, and what only a Ray cluster's template takes, is no flag any more.
-_VLLM = frozenset(
-    {*_FLAGS, "v0", "v1", "enablePrefixCaching", "enableChunkedPrefill", "extraArgs", "prometheusMultiprocDir"}
-    | {"pipelineParallelSize"}
-)
 # Variables of lmcacheConfig by key, and how the template writes them.
 _LMCACHE_ALWAYS = {
     "enableController": "LMCACHE_ENABLE_CONTROLLER",
@@ -107,10 +49,6 @@ _LMCACHE_APART = {
     "nixlEnableGc": "LMCACHE_NIXL_ENABLE_GC",
 }
 _SWITCHES = frozenset({"enableController", "enableNixl", "nixlEnableGc"})
-_LMCACHE = frozenset(
-    {*_LMCACHE_ALWAYS, *_LMCACHE_APART, "enabled", "kvRole", "logLevel", "cudaVisibleDevices", "enablePD", "instanceId"}
-    | {"cpuOffloadingBufferSize", "diskOffloadingBufferSize", "controllerPort", "controllerReplyPort"}
-)
 _CONFIGS = "the values' configs"
 
 
@@ -125,7 +63,7 @@ def stack_objects(values: Values, version: ChartVersion) -> list[KubernetesObjec
         InputError: a value of another kind than the chart takes, or models that only a Ray cluster starts.
     """
     engines = values.inside("servingEngineSpec")
-    strangers = (*values.strangers(_TOP), *engines.strangers(_ENGINES))
+    strangers = (*values.strangers(STACK.known("values")), *engines.strangers(STACK.known("servingEngineSpec")))
     models = [one for one in engines.each("modelSpec") if one.on("enabled", default=True)]
     if not engines.on("enableEngine", default=True):
         models = []
@@ -161,9 +99,9 @@ class _Model:
         self._name = spec.word("name")
         self._strangers = (
             *strangers,
-            *spec.strangers(_MODEL),
-            *self._vllm.strangers(_VLLM),
-            *self._lmcache.strangers(_LMCACHE),
+            *spec.strangers(STACK.known("modelSpec")),
+            *self._vllm.strangers(STACK.known("vllmConfig")),
+            *self._lmcache.strangers(STACK.known("lmcacheConfig")),
         )
 
     def objects(self, notes: tuple[str, ...]) -> list[KubernetesObject]:
