@@ -1,0 +1,91 @@
+"""A running server that answers prompts: which one it is, and how it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvgate.corpora.endpoints.client import SECONDS, Client
+from kvgate.corpora.endpoints.server import NoKnownEngineError, engine_and_version, served_model
+from kvgate.probes.completions.completion import LIKELIEST, Completion, Numbers, read_completion
+from kvgate.probes.completions.requests import Request
+from kvgate.rules.errors import InputError
+
+MESSAGES_VERSION = "2023-06-01"  # Anthropic's API wants one named (its API reference, "Versions")
+_TOKENS = 64  # where a request does not say how many
+
+
+@dataclass
+class AnsweringServer:
+    """A server that answers prompts.
+
+    Attributes:
+        client: of it.
+        engine: ``"vllm"``, ``"sglang"``, or ``None``: it is neither.
+        version: as it says itself.
+        model: what a request that names none is for.
+
+    """
+
+    client: Client
+    engine: str | None
+    version: str | None
+    model: str | None
+    _numbers: Numbers = field(default_factory=Numbers)
+
+    def complete(self, path: str, body: Mapping[str, Any]) -> Completion:
+        """Send a request and return its answer.
+
+        Raises:
+            InputError: none came, or one with an error, or what is no completion.
+
+        """
+        where = f"{self.client.url}{path}"
+        answer = self.client.post(path, dict(body))
+        if not answer.ok:
+            said = f": {answer.said()}" if answer.said() else ""
+            raise InputError(f"answers with HTTP {answer.status}{said}", where=where)
+        return read_completion(answer.data, self._numbers, where)
+
+    def greedy(self, request: Request) -> dict[str, Any]:
+        """Return a request's body so that its answer is the likeliest one, with what tells how close others were."""
+        body: dict[str, Any] = {"max_tokens": _TOKENS, **request.body, "temperature": 0, "stream": False}
+        if "max_completion_tokens" in request.body:
+            body.pop("max_tokens")
+        if self.model is not None:
+            body.setdefault("model", self.model)
+        for name in ("stream_options", "top_p", "top_k", "n", "best_of"):
+            body.pop(name, None)
+        if request.api == "/v1/chat/completions":
+            body |= {"logprobs": True, "top_logprobs": LIKELIEST}
+        elif request.api == "/v1/completions":
+            body |= {"logprobs": LIKELIEST}
+        if self.engine == "vllm" and request.api != "/v1/messages":
+            body["return_tokens_as_token_ids"] = True  # a text may be that of several tokens
+        return body
+
+
+def answering_server(client: Client) -> AnsweringServer:
+    """Ask a server what it is.
+
+    Raises:
+        InputError: it cannot be reached.
+
+    """
+    try:
+        engine, version = engine_and_version(client)
+    except NoKnownEngineError:
+        return AnsweringServer(client, None, None, None)
+    return AnsweringServer(client, engine, version, served_model(client))
+
+
+def open_client(url: str, key: str | None, seconds: float = SECONDS) -> Client:
+    """Return a client for any of the APIs; a key goes where each of them looks for it.
+
+    Raises:
+        UsageError: it is no URL of a server.
+
+    """
+    headers = {} if key is None else {"x-api-key": key}
+    return Client(url, key, seconds=seconds, headers={"anthropic-version": MESSAGES_VERSION, **headers})
