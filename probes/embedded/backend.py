@@ -1,0 +1,171 @@
+"""The embedded back end: no server, transformers in one child process, KV under the connector's own names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kvgate.probes.embedded.child import Child
+from kvgate.probes.embedded.real import real_pair
+from kvgate.probes.embedded.stand_in import VOCABULARY, Side, stand_in
+from kvgate.probes.rehearsal.backend import CannotStageError, Generation, Ground, LayerError, Prompt, Start
+from kvgate.probes.rehearsal.filing import file_prompt
+from kvgate.rules.manifest import Manifest
+
+_ATTENTION = "eager"
+"""Attention without a fused kernel: it computes a prompt alike however it is cut."""
+
+_FOREIGN = 0x5EED
+_NO_PROCEDURE = "no launch file was started: what the manifests say was staged, the plan and not the procedure"
+
+
+@dataclass(frozen=True)
+class Folders:
+    """The checkpoints of both sides, each shown to hold what its manifest says; ``None``: a stand-in answers."""
+
+    old: Path
+    new: Path
+
+
+class EmbeddedBackend:
+    """Stages one pair of deployments.
+
+    Args:
+        old: the deployment whose entries must not be read.
+        new: the one that is rolled out.
+        folders: checkpoints with the real weights; tiny models stand in where there are none.
+        child: a process that stays for further rehearsals, which the caller ends; else one of its own.
+
+    """
+
+    name = "embedded"
+
+    def __init__(
+        self,
+        old: Manifest,
+        new: Manifest,
+        *,
+        folders: Folders | None = None,
+        child: Child | None = None,
+    ) -> None:
+        self._old, self._new, self._folders = old, new, folders
+        self._pair = stand_in(old, new) if folders is None else real_pair(old, new)
+        self._child = child or Child()
+        self._ends_it = child is None
+        self._versions: Mapping[str, str] = {}
+
+    def ground(self) -> Ground:
+        """Say what is staged, and on what."""
+        self._versions = self._versions or self._child.ask({"op": "versions"})
+        side = self._pair.new
+        return Ground(
+            model="stand-in" if self._folders is None else "real",
+            precision=f"{side.dtype}/{_ATTENTION}/cpu",
+            staged=self._pair.staged,
+            missing={**self._pair.missing, "procedure": _NO_PROCEDURE},
+            engines=self._folders is not None and all(self._serves(one) for one in (self._old, self._new)),
+            tools=self._versions,
+            seeds={"old": self._pair.old.seed, "new": side.seed} if self._folders is None else {},
+        )
+
+    def start(self, start: Start) -> _Worker:
+        """Start a worker: the child process holds its model once it is asked something."""
+        return _Worker(self._child, self, start)
+
+    def close(self) -> None:
+        """End the child process and remove the scratch folder."""
+        if self._ends_it:
+            self._child.close()
+        else:
+            self._child.clear()
+
+    def side(self, deployment: Manifest) -> Side:
+        """Return what stands for a deployment."""
+        return self._pair.old if deployment is self._old else self._pair.new
+
+    def model(self, start: Start, prompt: Prompt) -> dict[str, Any]:
+        """Return the specification of the model that answers a prompt."""
+        side = self.side(start.deployment)
+        seed, tail = (_FOREIGN, _FOREIGN) if start.foreign else (side.seed, side.tail_seed)
+        common = {"dtype": side.dtype, "attention": _ATTENTION, "seed": seed, "tail_seed": tail}
+        if self._folders is None:
+            if prompt.answer is not None:
+                return {**common, "kind": "copying"}
+            kind: dict[str, Any] = {"kind": "stand-in"}
+        elif start.foreign:
+            kind = {"kind": "stand-in"}  # of the real one's shape: nobody's weights
+        else:
+            folder = self._folders.old if start.deployment is self._old else self._folders.new
+            kind = {"kind": "real", "folder": str(folder)}
+        return {**common, **kind, "config": dict(side.config), "adapter": side.adapters.get(prompt.adapter or "")}
+
+    @property
+    def real(self) -> bool:
+        """Whether the deployments' own weights answer."""
+        return self._folders is not None
+
+    def _serves(self, deployment: Manifest) -> bool:
+        """Whether what runs here is what serves: transformers, of this very version."""
+        return (
+            deployment.value("engine.name") == "transformers"
+            and deployment.value("engine.version") == self._versions.get("transformers")
+            and deployment.unset("model.quantization")
+        )
+
+
+class _Worker:
+    """One deployment in the child process."""
+
+    def __init__(self, child: Child, backend: EmbeddedBackend, start: Start) -> None:
+        self._child, self._backend, self._start = child, backend, start
+
+    def generate(self, prompt: Prompt, tokens: int) -> Generation:
+        """Answer a prompt; see :class:`kvgate.probes.rehearsal.backend.Worker`."""
+        request = self._request(prompt)
+        reads = self._start.boundary != "no-reuse"
+        found = self._child.ask(
+            {
+                **request,
+                "op": "generate",
+                "tokens": tokens,
+                "read": request["read"] if reads else [],
+                "write": request["read"] if self._start.fills else [],
+            }
+        )
+        return Generation(
+            tuple(found["token_ids"]),
+            tuple({int(token): value for token, value in step.items()} for step in found["top"]),
+            found["cached"],
+            tuple(found["read"]),
+            tuple(found["written"]),
+        )
+
+    def compare_blocks(self, prompt: Prompt) -> Sequence[LayerError] | None:
+        """Hold stored KV against what is computed; see :class:`kvgate.probes.rehearsal.backend.Worker`."""
+        layers = self._child.ask({**self._request(prompt), "op": "compare"})["layers"]
+        if layers is None:
+            return None
+        return [LayerError(number, error, noise) for number, (error, noise) in enumerate(layers)]
+
+    def close(self) -> None:
+        """Nothing of its own is left: the models are kept for the next worker."""
+
+    def _request(self, prompt: Prompt) -> dict[str, Any]:
+        start = self._start
+        if start.boundary == "removed" and start.instead_of is not None:
+            filing = file_prompt(start.instead_of, prompt.filed or prompt)
+        else:
+            filing = file_prompt(start.deployment, prompt)
+        if filing.stretches is None:
+            raise CannotStageError(f"under which names entries lie is not known: {'; '.join(filing.unknown)}")
+        known = self._backend.real or prompt.answer is not None
+        return {
+            "model": self._backend.model(start, prompt),
+            "saved": self._backend.side(start.deployment).saved,
+            "token_ids": [one if known else one % VOCABULARY for one in prompt.token_ids],
+            "store": start.store,
+            "place": filing.place,
+            "read": [[stretch.end, list(stretch.names)] for stretch in filing.stretches],
+        }

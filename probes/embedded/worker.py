@@ -1,0 +1,147 @@
+"""The child process of the embedded back end: holds models and scratch stores, and answers one request a line.
+
+    python -m kvgate.probes.embedded.worker LIFELINE SCRATCH MEMORY
+
+It ends when its input or the lifeline does, and takes the scratch folder with it: a parent that was killed leaves
+nothing behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import shutil
+import sys
+import threading
+from collections import OrderedDict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kvgate.probes.embedded.models import Model
+
+_MODELS = 6  # that are kept: old and new, their adapters, one that was planted, and two that copy
+_TOP = 8
+
+
+def main() -> None:
+    """Serve requests until there are no more."""
+    lifeline, scratch, memory = int(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+    threading.Thread(target=_until_it_closes, args=(lifeline, scratch), daemon=True).start()
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="ascii")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is no answer
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if memory:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+    serving = _Serving(scratch)
+    for line in sys.stdin:
+        answers.write(json.dumps(serving.answer(json.loads(line))) + "\n")
+        answers.flush()
+
+
+def _until_it_closes(lifeline: int, scratch: Path) -> None:
+    os.read(lifeline, 1)  # never written to: returns when the parent is gone
+    shutil.rmtree(scratch, ignore_errors=True)
+    os._exit(1)
+
+
+class _Serving:
+    def __init__(self, scratch: Path) -> None:
+        self._scratch = scratch
+        self._models: OrderedDict[str, Model] = OrderedDict()
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Do what is asked; what goes wrong is an answer."""
+        try:
+            import torch
+
+            torch.set_num_threads(1)
+            torch.use_deterministic_algorithms(True, warn_only=True)
+            job = {"versions": self._versions, "generate": self._generate, "compare": self._compare}[request["op"]]
+            return job(request)
+        except (MemoryError, RecursionError) as error:
+            return {"failed": f"needs more memory than it may have ({type(error).__name__})"}
+        except Exception as error:
+            return {"failed": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
+
+    def _versions(self, _request: dict[str, Any]) -> dict[str, Any]:
+        import torch
+        import transformers
+
+        return {"torch": torch.__version__, "transformers": transformers.__version__}
+
+    def _model(self, spec: dict[str, Any]) -> Model:
+        from kvgate.probes.embedded.models import build
+
+        name = json.dumps(spec, sort_keys=True)
+        if name not in self._models:
+            while len(self._models) >= _MODELS:
+                self._models.popitem(last=False)
+            self._models[name] = build(spec)
+        self._models.move_to_end(name)
+        return self._models[name]
+
+    def _generate(self, request: dict[str, Any]) -> dict[str, Any]:
+        import torch
+
+        from kvgate.probes.embedded.blocks import Store
+
+        model = self._model(request["model"])
+        ids, saved = request["token_ids"], request["saved"]
+        store = Store(self._scratch / request["store"], request["place"], saved)
+        cache = model.empty(saved)
+        with torch.inference_mode():
+            read = store.restore(cache, request["read"], len(ids) - 1, model.dtype)
+            cached = int(cache.get_seq_length())
+            found = model.compute(ids[cached:], cache)
+            written = store.save(cache, request["write"]) if request["write"] else []
+            tokens, top = [], []
+            for step in range(request["tokens"]):
+                likeliest = torch.topk(found, _TOP)
+                top.append(dict(zip(likeliest.indices.tolist(), likeliest.values.tolist(), strict=True)))
+                tokens.append(int(likeliest.indices[0]))
+                if step + 1 < request["tokens"]:
+                    found = model.compute([tokens[-1]], cache)
+        return {"token_ids": tokens, "top": top, "cached": cached, "read": read, "written": written}
+
+    def _compare(self, request: dict[str, Any]) -> dict[str, Any]:
+        import torch
+
+        from kvgate.probes.embedded.blocks import Store
+
+        model = self._model(request["model"])
+        ids, saved = request["token_ids"], request["saved"]
+        stored, whole, cut = (model.empty(saved) for _ in range(3))
+        with torch.inference_mode():
+            store = Store(self._scratch / request["store"], request["place"], saved)
+            store.restore(stored, request["read"], len(ids), model.dtype)
+            if not (held := int(stored.get_seq_length())):
+                return {"layers": None}
+            model.compute(ids, whole)
+            middle = max(1, held // 2)
+            model.compute(ids[:middle], cut)
+            model.compute(ids[middle:], cut)
+            layers = [
+                [max(_apart(a, c, held) for a, c in zip(_kv(one), _kv(two), strict=True)) for two in (old, again)]
+                for old, one, again in zip(stored.layers, whole.layers, cut.layers, strict=True)
+            ]
+        return {"layers": layers}
+
+
+def _kv(layer: Any) -> tuple[Any, Any]:
+    return layer.keys, layer.values
+
+
+def _apart(computed: Any, other: Any, held: int) -> float:
+    """The largest difference of two states, relative to the largest magnitude of the computed one."""
+    one, two = computed[:, :, :held].float(), other[:, :, :held].float()
+    if one.shape != two.shape:
+        return float("inf")
+    return float((one - two).abs().max() / one.abs().max().clamp_min(1e-30))
+
+
+if __name__ == "__main__":
+    main()

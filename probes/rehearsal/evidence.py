@@ -1,0 +1,128 @@
+"""A rehearsal as evidence that ``check --evidence`` takes: what was proved, on what, and what was not looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import JsonValue
+
+from kvgate.probes.evaluation.comparison import worst_of
+from kvgate.probes.evaluation.tolerances import tolerance_for
+from kvgate.probes.rehearsal.backend import LayerError
+from kvgate.probes.rehearsal.staging import Part, Rehearsal
+from kvgate.rules.change import same
+from kvgate.rules.evidence import SCHEMA_ID, Coverage, Evidence, Kind, State, subject_of
+from kvgate.rules.manifest import Manifest
+
+_NOISE = 4.0  # how much further off than its own noise KV must be before it counts as other KV
+
+
+def evidence_of(
+    old: Manifest, new: Manifest, rehearsal: Rehearsal, *, backend: str, tools: Mapping[str, str], command: str | None
+) -> tuple[Evidence, Evidence]:
+    """Return what a rehearsal showed: ``isolation`` and ``kv-equivalence``, bound to both deployments.
+
+    Args:
+        old: the deployment whose entries were read, or were not.
+        new: the other.
+        rehearsal: what was seen.
+        backend: the name of what ran them.
+        tools: versions of kvgate and the like.
+        command: what reproduces it.
+
+    """
+    ground = rehearsal.ground
+    versions = {**tools, **(ground.tools if ground else {})}
+    figures: dict[str, JsonValue] = {
+        "backend": backend,
+        "claim": rehearsal.claim,
+        "model": ground.model if ground else None,
+        "precision": ground.precision if ground else None,
+        "procedure": "launch files" if ground and ground.procedure else "plan",
+        "staged": dict(rehearsal.staged),
+        "seeds": dict(ground.seeds) if ground else {},
+        "control": _part(rehearsal.control),
+        "isolation": _part(rehearsal.isolation),
+        "equivalence": _part(rehearsal.equivalence),
+        "tenants": _part(rehearsal.tenants),
+        "mistakes": [{"id": one.id, "what": one.what} for one in rehearsal.mistakes],
+    }
+    if ground and (tolerance := tolerance_for(ground.precision)) is not None:
+        figures["tolerance"] = {"logprob": tolerance.logprob, "kv": tolerance.kv, "source": tolerance.source}
+    coverage = Coverage(
+        examined={"prompts": rehearsal.asked, "differences": len(rehearsal.staged)},
+        missing=dict(sorted(rehearsal.missing.items())),
+    )
+
+    def made(kind: Kind, state: State, reason: str, told: Mapping[str, JsonValue]) -> Evidence:
+        return Evidence(
+            schema=SCHEMA_ID,
+            kind=kind,
+            state=state,
+            old=subject_of(old, kind),
+            new=subject_of(new, kind),
+            coverage=coverage,
+            tools=dict(sorted(versions.items())),
+            figures=dict(told),
+            reason=reason,
+            command=command,
+        )
+
+    state, reason = kv_state(old, new, rehearsal)
+    return (
+        made("isolation", rehearsal.state, rehearsal.reason, figures),
+        made("kv-equivalence", state, reason, {**_shared(figures), "layers": _layers(rehearsal.layers)}),
+    )
+
+
+def kv_state(old: Manifest, new: Manifest, rehearsal: Rehearsal) -> tuple[State, str]:
+    """Say what old blocks against freshly computed ones show of the deployments themselves."""
+    ground, layers = rehearsal.ground, rehearsal.layers
+    if ground is None or layers is None:
+        return "not-run", rehearsal.reason if ground is None else "no stored block was compared with a computed one"
+    error = max(layer.error for layer in layers)
+    noise = max(layer.noise for layer in layers)
+    if ground.model == "stand-in":
+        return "inconclusive", "a stand-in's blocks were compared: that proves the procedure, not the numbers"
+    tolerance = tolerance_for(ground.precision)
+    floor = 0.0 if tolerance is None else tolerance.kv
+    if not error <= max(floor, _NOISE * noise):
+        return "refuted", f"old blocks are up to {error:.2g} of a layer's largest value off, its own noise is {noise:.2g}"
+    if error > floor:
+        return "inconclusive", f"old blocks are {error:.2g} off, more than the floor of {floor:.2g}, but so is the noise"
+    if not ground.engines:
+        return "inconclusive", "equal here, but what serves is another engine than what computed them"
+    if not _same_weights(old, new):
+        return "inconclusive", f"no further off than the floor of {floor:.2g}, and the weights are not known to be equal"
+    return "proved", f"old blocks are at most {error:.2g} of a layer's largest value off, the floor is {floor:.2g}"
+
+
+def _same_weights(old: Manifest, new: Manifest) -> bool:
+    path = "weights.checkpoint.digest"
+    return same(old.get(path), new.get(path)) is True and old.value(path) is not None
+
+
+def _shared(figures: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    return {name: figures[name] for name in ("backend", "claim", "model", "precision", "tolerance") if name in figures}
+
+
+def _layers(layers: Sequence[LayerError] | None) -> list[JsonValue]:
+    return [{"layer": one.layer, "error": one.error, "noise": one.noise} for one in layers or ()]
+
+
+def _part(part: Part) -> dict[str, Any]:
+    return {
+        "state": part.state,
+        "why": part.why,
+        "prompts": len(part.hits),
+        "hits": sum(hit.cached > 0 for hit in part.hits),
+        "cached_tokens": part.cached,
+        "wrong": sum(hit.wrong for hit in part.hits),
+        "near_ties": sum(hit.agreement.answer == "near-tie" for hit in part.hits),
+        "answers": {
+            "right": sum(hit.right is True for hit in part.hits),
+            "wrong": sum(hit.right is False for hit in part.hits),
+        },
+        "largest_difference": worst_of(hit.agreement for hit in part.hits),
+    }

@@ -1,0 +1,72 @@
+"""A rehearsal from two manifests to what was seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kvgate.probes.evaluation.prompts import Rendered, questions
+from kvgate.probes.rehearsal.backend import Backend
+from kvgate.probes.rehearsal.filing import unit_of
+from kvgate.probes.rehearsal.staging import Rehearsal, stage
+from kvgate.rules.manifest import Manifest
+from kvgate.rules.progress import Progress, silent
+
+_SHORTEST = 192  # tokens: four windows of a stand-in
+_LONGEST = 8192  # tokens of a prompt; a connector that stores more than a third of it together is not staged
+_LEFT = 24  # tokens behind the last whole block
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is asked.
+
+    Attributes:
+        corpus: prompts made of the corpus.
+        decidable: prompts that decide their answer; only where a stand-in answers them.
+        tokens: that are generated for each.
+
+    """
+
+    corpus: int = 2
+    decidable: int = 1
+    tokens: int = 8
+
+
+def rehearse(
+    old: Manifest,
+    new: Manifest,
+    backend: Callable[[], Backend],
+    *,
+    rendered: tuple[Rendered, Rendered] | None = None,
+    size: Size = Size(),
+    progress: Progress = silent,
+) -> Rehearsal:
+    """Stage the hit that must not happen, and say what was seen.
+
+    Args:
+        old: the deployment that filled the store.
+        new: the one that comes up in front of it.
+        backend: makes what runs them; it is closed in all cases.
+        rendered: token ids of both sides' snapshots.
+        size: how much is asked.
+        progress: told how far it is.
+
+    """
+    unit = min(max(unit_of(old), unit_of(new)), _LONGEST // 3)
+    length = max(_SHORTEST, 2 * unit) + _LEFT
+    asked = questions(old, new, rendered=rendered, length=length, count=size.corpus, decide=size.decidable)
+    running = backend()
+    try:
+        return stage(
+            old,
+            new,
+            running,
+            asked.asked,
+            staged=asked.staged,
+            missing=asked.missing,
+            tokens=size.tokens,
+            progress=progress,
+        )
+    finally:
+        running.close()
