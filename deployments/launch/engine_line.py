@@ -13,7 +13,15 @@ from kvgate.deployments.launch.cache_facts import CacheFacts
 from kvgate.deployments.launch.containers import read_image
 from kvgate.deployments.launch.environment import environment_table
 from kvgate.deployments.launch.facts import LaunchFacts
-from kvgate.deployments.launch.flags import CommandLine, FlagTable, Given, flag_table, read_flags, words_of_config
+from kvgate.deployments.launch.flags import (
+    CommandLine,
+    FlagTable,
+    Given,
+    flag_table,
+    is_filled_in,
+    read_flags,
+    words_of_config,
+)
 from kvgate.deployments.launch.invocation import Invocation
 from kvgate.deployments.launch.lmcache import CONFIG_FILE, with_config_file
 from kvgate.deployments.launch.places import located, one_location
@@ -89,13 +97,24 @@ class EngineLine:
         self._words = list(self.line.positional)
         self._model_word = self._words.pop(0) if self._positional_model() else None
         # "$ARGS" may stand for any number of flags
-        filled = [name for word in self._words if word.text in word.expansions for name in word.expansions]
-        if filled := sorted({*filled, *self.line.open}):
+        open_ = [*(word for word in self._words if is_filled_in(word)), *self.line.open]
+        filled = sorted({label for word in open_ for label in word.expansions})
+        if filled:
             self.hidden.append(f"the shell fills in {', '.join(filled)}, which may hold any flag")
-        self.flags = {name: self._cleaned(name, given) for name, given in self.line.flags.items()}
+        last = self._set_last(open_) if open_ else self.line.flags
+        self.flags = {
+            name: self._cleaned(name, given) if name in last else Given(None, (*given.expansions, *filled))
+            for name, given in self.line.flags.items()
+        }
 
     def _positional_model(self) -> bool:
         return self.run.positional_model and self.model_flag not in self.line.flags and bool(self.line.positional)
+
+    def _set_last(self, open_: list[Word]) -> Mapping[str, Given]:
+        """Return the flags behind all that may hold any flag: of one that is given twice the last counts."""
+        words = self.run.arguments
+        last = max(at for at, word in enumerate(words) if any(word is one for one in open_))
+        return read_flags(words[last + 1 :], self.source, self.engine).flags
 
     def _read_line(self, files: Mapping[str, bytes]) -> CommandLine:
         line = read_flags(self.run.arguments, self.source, self.engine)

@@ -73,14 +73,15 @@ class CommandLine:
         flags: known flags by their table name; the last of several counts, as in argparse.
         others: flags that the table does not have, by the name as given without dashes.
         positional: words that belong to no flag.
-        open: shell variables inside the name of a flag: anything may be set by them.
+        open: words in which the shell fills in what may be any flag: a flag's name, or a word among the values of one
+            that takes as many as follow.
         notes: abbreviations that were resolved.
     """
 
     flags: Mapping[str, Given]
     others: Mapping[str, Given]
     positional: tuple[Word, ...]
-    open: tuple[str, ...]
+    open: tuple[Word, ...]
     notes: tuple[str, ...]
 
 
@@ -142,7 +143,7 @@ class _Reader:
         self._dotted_open: dict[str, tuple[str, ...]] = {}
         self._others: dict[str, Given] = {}
         self._positional: list[Word] = []
-        self._open: list[str] = []
+        self._open: list[Word] = []
         self._notes: list[str] = []
 
     def read(self) -> CommandLine:
@@ -168,8 +169,8 @@ class _Reader:
         name = given.lstrip("-")
         head, dot, rest = name.partition(".")
         spelling = head.replace("_", "-") if given.startswith("--") else head
-        if word.expansions and not has_value:
-            self._open += word.expansions
+        if any(label in given for label in word.expansions):
+            self._open.append(word)
         if given.startswith("-O") and not given.startswith("--") and not dot:
             spelling, value = "optimization-level", (value if has_value else given[2:])
             has_value = "=" if value else ""
@@ -204,6 +205,7 @@ class _Reader:
     def _unknown(self, given: str, here: Word | None, at: int) -> int:
         values = [here] if here is not None else list(self._arguments(at))
         expansions = tuple(name for word in values for name in word.expansions)
+        self._open += [word for word in values if here is None and is_filled_in(word)]
         texts = [word.text for word in values]
         self._others[given.lstrip("-")] = Given(texts[0] if len(texts) == 1 else texts or True, expansions)
         return at if here is not None else at + len(values)
@@ -231,6 +233,7 @@ class _Reader:
             values = [here] if here is not None else list(self._arguments(at))
             if not values:
                 raise self._missing(name)
+            self._open += [word for word in values[1:] if is_filled_in(word)]
             expansions = tuple(label for word in values for label in word.expansions)
             self._flags[name] = Given([word.text for word in values], expansions)
             return at if here is not None else at + len(values)
@@ -290,6 +293,11 @@ class _Reader:
         except (ValueError, OverflowError):
             kind = "a number" if flag.type == "float" else "an integer"
             raise InputError(f"--{name} needs {kind}", where=self._source) from None
+
+
+def is_filled_in(word: Word) -> bool:
+    """Whether the shell fills in the whole word: ``$ARGS``, ``"$@"``; it may be several words then."""
+    return word.text in word.expansions
 
 
 def _is_flag(word: Word) -> bool:

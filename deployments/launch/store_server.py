@@ -78,7 +78,7 @@ class _Store:
         for name, given in self._line.others.items():
             self._keep(name, given)
         filled = [one for word in self._line.positional for one in word.expansions if one == word.text]
-        for label in (*self._line.open, *filled):
+        for label in (*(label for word in self._line.open for label in word.expansions), *filled):
             for path in (*SAID_BY_SERVER, "engine.args"):
                 self._doubt(path, label)
         for reason in (*self._run.undisclosed, *self._run.altered):

@@ -403,11 +403,21 @@ def test_a_model_from_outside_is_not_a_model() -> None:
 
 
 def test_arguments_from_outside_leave_everything_open_that_the_line_does_not_set() -> None:
-    found = read('vllm serve org/m -tp 2 "$@"')
+    found = read('vllm serve org/m "$@" -tp 2')
     reason = "the shell fills in $@, which may hold any flag"
     assert found.values["parallelism.tensor"] == 2
     assert {path for path, why in found.unknown if why == reason} == set(_SET_BY_FLAGS) - {"parallelism.tensor"}
     assert not {path for path, _ in found.unknown} & set(found.values)
+
+
+@pytest.mark.parametrize(
+    "outside", ['--port 80 "$@"', '"$@"', "--enforce-eager $ARGS", "--${NAME}=1", "--no-such-flag $ARGS"]
+)
+def test_arguments_from_outside_may_set_again_what_stands_before_them(outside: str) -> None:
+    """Of a flag that is given twice the last counts."""
+    found = read(f"vllm serve org/m -tp 2 --dtype half --served-model-name a {outside} --dtype float16")
+    assert {"parallelism.tensor", "model.served_name"} <= dict(found.unknown).keys()
+    assert found.values["precision.compute"] == "float16"
 
 
 def test_what_a_hidden_flag_could_set_is_everything_a_line_can_set() -> None:
@@ -472,7 +482,7 @@ OTHER_FILES: dict[str, set[str]] = {
     "--tokenizer-mode my_own": {*TOKENIZER, "chat_template"},
     "--tokenizer-mode hf": set(),
     "--mm-encoder-fp8-scale-path /s.json": {"engine.args"},
-    "--hf-overrides '{\"quantization_config_file\":\"/q.json\"}'": {"model.quantization"},
+    '--hf-overrides \'{"quantization_config_file":"/q.json"}\'': {"model.quantization"},
     "--generation-config /g": set(),
     "--served-model-name s": set(),
 }

@@ -349,8 +349,9 @@ def test_a_command_that_a_script_evaluates_is_read() -> None:
 
 def test_what_is_filled_in_before_it_is_evaluated_may_hold_any_flag() -> None:
     lines = ('ACCESS="--no-log"', 'if [ "$V" = "1" ]; then', '  ACCESS="--log ${A["${I}"]} ${B:-"x y"}"', "fi")
-    facts = read({"pod.yaml": evaluated("vllm serve /mnt/models --dtype half ${ACCESS} $@", *lines)})
+    facts = read({"pod.yaml": evaluated("vllm serve /mnt/models -pp 2 ${ACCESS} $@ --dtype half", *lines)})
     assert facts.values["precision.compute"] == "half"
-    assert "$@, $ACCESS, which may hold any flag" in reason(facts, "parallelism.tensor")
+    for path in ("parallelism.tensor", "parallelism.pipeline"):
+        assert "$@, $ACCESS" in reason(facts, path)
     with pytest.raises(InputError, match="no container starts a server"):
         read({"pod.yaml": evaluated("eval vllm serve /mnt/models")})
