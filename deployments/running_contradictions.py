@@ -88,7 +88,7 @@ def contradictions_with(
         default = given is not None and path in given.pending
         if said.value == AUTO and (default or any(claim.value in (AUTO, *_PLAIN_TYPES) for claim in claims)):
             continue
-        if claims and not any(_agree(path, claim.value, said.value) for claim in claims):
+        if claims and not any(agrees(path, claim.value, said.value) for claim in claims):
             first = claims[0]
             found.append(
                 Contradiction(path, f"{_shown(first.value)} in {first.where}", f"{_shown(said.value)} at {said.where}")
@@ -104,7 +104,7 @@ def contradictions_in_names(running: Running, facts: LaunchFacts) -> list[Contra
         found.append(Contradiction(path, f"{_shown(value)} in {where}", f"{_shown(said.value)} at {said.where}"))
 
     flags = _flags(facts)
-    if running.model is not None and facts.model is not None and not _same_model(facts.model, running.model.value):
+    if running.model is not None and facts.model is not None and not same_model(facts.model, running.model.value):
         differ("model.id", facts.model, running.model, facts.source)
     served = facts.values.get("model.served_name", ...)
     name = facts.model if served is None else served
@@ -223,7 +223,8 @@ def _declared(path: str, sets: Mapping[str, Any]) -> Any:
     return None
 
 
-def _agree(path: str, value: Any, said: Any) -> bool:
+def agrees(path: str, value: Any, said: Any) -> bool:
+    """Whether what a server says of a setting is what it makes of a value that it was given."""
     if _same(value, said):
         return True
     rule = running_fields().resolved.get(path)
@@ -239,7 +240,7 @@ def _same(value: Any, said: Any) -> bool:
     return bool(value == said)
 
 
-def _same_model(named: str, loaded: str) -> bool:
+def same_model(named: str, loaded: str) -> bool:
     """Whether a server loaded what a file names: a repository may be loaded from a local copy of it."""
     if named.rstrip("/") == loaded.rstrip("/"):
         return True
