@@ -12,6 +12,7 @@ from kvgate.rules.change import UNCLASSIFIED, UNVERIFIED, Change, alike, same
 from kvgate.rules.compare.sides import Sides
 from kvgate.rules.evidence import Evidence
 from kvgate.rules.manifest import Manifest
+from kvgate.rules.namespace import PREFIX, derive
 from kvgate.rules.places import named_apart, tiers
 from kvgate.rules.profile import Coverer, Feature, Knob
 from kvgate.rules.schema import Feature as Carried
@@ -84,7 +85,7 @@ def find_boundary(sides: Sides, inventory: list[Evidence], *, filed_apart: bool 
         separators=tuple(_separators(sides, filed_apart)),
         knob=knob,
         why_knob=why,
-        target=target_shown(sides.new, new, sides.derived, inventory),
+        target=target_shown(sides.new, new, sides.whole, inventory),
         detached=new.absent,
         certain=certain,
         silent_on=silent,
@@ -206,27 +207,30 @@ def _moved_knob(sides: Sides, inventory: list[Evidence]) -> tuple[Knob | None, s
         for knob in sides.new_cover.knobs or ()
         if same(sides.old.get(knob.path), sides.new.get(knob.path)) is False
         and isinstance(sides.new.value(knob.path), str)
-        # In another spelling it may be the same name or place.
-        and (sides.derived is None or sides.derived not in str(sides.old.value(knob.path)))
     ]
     if not moved:
         return None, ""
+    derived = _derived(sides.whole)
+    # In another spelling it may be the same name or place.
+    moved = [knob for knob in moved if derived is None or derived not in str(sides.old.value(knob.path))]
+    if not moved:
+        return None, ""
     for knob in moved:
-        if holds(knob, sides.new.value(knob.path), sides.derived):
+        if holds(knob, sides.new.value(knob.path), derived):
             return knob, f"{sides.new.value(knob.path)!r} holds the id derived from this identity"
     for item in inventory:
-        if shown := inventory_shows(item, sides.derived):
+        if shown := inventory_shows(item, derived):
             return moved[0], shown
     target = sides.new.value(moved[-1].path)
-    if sides.derived is None:
+    if derived is None:
         missing = "no id can be derived while parts of the identity are unknown"
-    elif sides.derived in target:
+    elif derived in target:
         missing = (
             "that only mentions the derived id: it must be a component of a path or name of its own "
             "(what follows the host of a Redis URL is a database number)"
         )
     else:
-        missing = f"that does not hold the derived id {sides.derived}"
+        missing = f"that does not hold the derived id {derived}"
     return None, f"{moved[-1].path} moved to {target!r}, but {missing} and no inventory shows what lies there"
 
 
@@ -271,14 +275,19 @@ def _names_one_place(knob: Knob, value: str, named: re.Pattern[str]) -> bool:
     )
 
 
-def target_shown(new: Manifest, cover: Coverer, derived: str | None, inventory: Iterable[Evidence]) -> str | None:
+def _derived(whole: Manifest | None) -> str | None:
+    return None if whole is None else derive(whole).id
+
+
+def target_shown(new: Manifest, cover: Coverer, whole: Manifest | None, inventory: Iterable[Evidence]) -> str | None:
     """Say how the entries that a deployment will find are known to be its own or none; ``None`` where nothing says."""
     if cover.in_worker:
         return IN_WORKER
     for knob in cover.knobs or ():
-        if holds(knob, new.value(knob.path), derived):
+        value = new.value(knob.path)
+        if PREFIX in str(value) and holds(knob, value, _derived(whole)):
             return f"{knob.path} holds the id derived from this identity"
-    return next((shown for item in inventory if (shown := inventory_shows(item, derived))), None)
+    return next((shown for item in inventory if (shown := inventory_shows(item, _derived(whole)))), None)
 
 
 def inventory_shows(item: Evidence, derived: str | None) -> str | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from kvgate.rules.case import Case, Verdict
 from kvgate.rules.find import Between, find
 from kvgate.rules.finding import Finding
-from kvgate.rules.namespace import Derived
+from kvgate.rules.namespace import Derived, derive
 from kvgate.rules.profile import Coverer
 from kvgate.rules.settling import settle
 from kvgate.rules.waivers import Waiver
@@ -58,7 +58,7 @@ def decide(case: Case) -> Decision:
         0 if case.options.advisory else settled.exit_code,
         settled.findings,
         found.boundaries,
-        found.derived,
+        derive(case.new),
         found.cover,
         found.unused_waivers,
     )

@@ -28,7 +28,6 @@ from kvgate.rules.discharge import TOKEN_DIMENSIONS, discharge, tokens_proved
 from kvgate.rules.evidence import Evidence, refutations
 from kvgate.rules.finding import Finding
 from kvgate.rules.manifest import Manifest
-from kvgate.rules.namespace import Derived, derive
 from kvgate.rules.pack import Discharge, Obligation, Rule
 from kvgate.rules.pools import Pool, crossing, facing, pools
 from kvgate.rules.privacy import redacted
@@ -60,7 +59,6 @@ class Found:
     findings: tuple[Finding, ...]
     boundaries: tuple[Between, ...]
     cover: Coverer
-    derived: Derived
     unused_waivers: tuple[tuple[Waiver, str], ...]
 
 
@@ -70,7 +68,6 @@ def find(case: Case) -> Found:
     Raises:
         InputError: where manifests contradict each other.
     """
-    derived = derive(case.new)
     news = pools(case.new)
     findings: list[Finding] = []
     for pool in news:
@@ -79,26 +76,22 @@ def find(case: Case) -> Found:
     boundaries: list[Between] = []
     for index, old in enumerate(case.old):
         olds = pools(old)
-        paired = [_face(case, pair, derived, index) for pair in facing(olds, news)]
+        paired = [_face(case, pair, index) for pair in facing(olds, news)]
         if any(found.obligations for pair in paired for found in pair.findings):
             at = {pool.name: pool.manifest.get(_PLACE) for pool in olds}
             paired += [
-                _across(
-                    _face(
-                        case, pair, derived, index, stays=same(at[pair[1].name], pair[1].manifest.get(_PLACE)) is True
-                    )
-                )
+                _across(_face(case, pair, index, stays=same(at[pair[1].name], pair[1].manifest.get(_PLACE)) is True))
                 for pair in crossing(olds, news)
             ]
         boundaries += [Between(index, pair.name, pair.boundary) for pair in paired]
         for pair in paired:
             findings += _new(findings, [_in_pool(one, pair.name) for one in pair.findings])
-        findings += _new(findings, _pools_changed(case, old, index, derived, paired))
+        findings += _new(findings, _pools_changed(case, old, index, paired))
     new_cover = cover(case.new, case.profiles)
     if not case.old:
-        findings += _first(case, news, derived)
+        findings += _first(case, news)
     waived, unused = waive(findings, case)
-    return Found(tuple(waived), tuple(boundaries), new_cover, derived, tuple(unused))
+    return Found(tuple(waived), tuple(boundaries), new_cover, tuple(unused))
 
 
 @dataclass(frozen=True)
@@ -114,10 +107,10 @@ class _Faced:
 _PLACE = "cache.location"
 
 
-def _face(case: Case, pair: tuple[Pool, Pool], derived: Derived, index: int, *, stays: bool = False) -> _Faced:
+def _face(case: Case, pair: tuple[Pool, Pool], index: int, *, stays: bool = False) -> _Faced:
     """Find everything between two pools; ``stays``: the new one looks where the old one of its name did."""
     mine, other = pair
-    sides = _sides(case, mine.manifest, other.manifest, derived)
+    sides = _sides(case, mine.manifest, other.manifest, case.new)
     found, boundary = _pair(case, sides, index, filed_apart=stays)
     name = None if mine.name == other.name is None else f"{mine.name or 'old'} -> {other.name or 'new'}"
     # A pool has no pools: their lists are compared once, for the whole deployment.
@@ -153,8 +146,8 @@ def _without_pool(finding: Finding) -> Finding:
     return replace(finding, change=replace(finding.change, detail=detail.partition(": ")[2]))
 
 
-def _sides(case: Case, old: Manifest, new: Manifest, derived: Derived) -> Sides:
-    return Sides(old, new, cover(old, case.profiles), cover(new, case.profiles), derived.id)
+def _sides(case: Case, old: Manifest, new: Manifest, whole: Manifest | None) -> Sides:
+    return Sides(old, new, cover(old, case.profiles), cover(new, case.profiles), whole)
 
 
 def _alone(case: Case, new: Manifest) -> list[Finding]:
@@ -174,7 +167,7 @@ def _pools(case: Case, news: Sequence[Pool]) -> list[Finding]:
     own = case.new.get("roles")
     findings = []
     for first, second in itertools.combinations(news, 2):
-        sides = _sides(case, first.manifest, second.manifest, Derived(None, ()))
+        sides = _sides(case, first.manifest, second.manifest, None)
         overridden = {*first.overrides, *second.overrides}
         for finding in _pair(case, sides, None, filed_apart=True)[0]:
             path = finding.change.path
@@ -196,7 +189,7 @@ def _about_the_store(finding: Finding) -> bool:
     return finding.adverse or finding.change.kind == "producer" or about_the_target(finding.change)
 
 
-def _pools_changed(case: Case, old: Manifest, index: int, derived: Derived, paired: Sequence[_Faced]) -> list[Finding]:
+def _pools_changed(case: Case, old: Manifest, index: int, paired: Sequence[_Faced]) -> list[Finding]:
     """Compare the lists of pools themselves; what each pool is, is compared pool by pool.
 
     An old pool of which nothing is known may be what the new deployment is in every setting, so nothing meets that it
@@ -204,14 +197,14 @@ def _pools_changed(case: Case, old: Manifest, index: int, derived: Derived, pair
     """
     found = [
         _finding(case.pack.rule_for(change.dimension, change.kind), change, index)
-        for change in compare_roles(dimension("roles"), _sides(case, old, case.new, derived))
+        for change in compare_roles(dimension("roles"), _sides(case, old, case.new, case.new))
     ]
     if all(one.boundary.detached for one in paired):
         return [_met_by(one, paired[0].boundary, paired[0].sides) for one in found]
     return found
 
 
-def _first(case: Case, news: Sequence[Pool], derived: Derived) -> list[Finding]:
+def _first(case: Case, news: Sequence[Pool]) -> list[Finding]:
     path = "cache.connector"
     shown = [item for item in case.evidence if item.kind == "inventory" and item.supports(None, case.new)]
     against = refutations(case.evidence, None, case.new)
@@ -223,7 +216,7 @@ def _first(case: Case, news: Sequence[Pool], derived: Derived) -> list[Finding]:
             continue
         change = Change(path, "first", path, UNKNOWN, pool.manifest.get(path), "all", "no old deployment was given")
         finding = replace(_finding(case.pack.rule_for(path, "first"), change, None), unverified=True)
-        how = None if refuted else target_shown(pool.manifest, coverer, derived.id, shown)
+        how = None if refuted else target_shown(pool.manifest, coverer, case.new, shown)
         one = _in_pool(replace(finding, met={"separate": how} if how else {}), pool.name)
         findings += _new(findings, [one])
     return [*findings, *_adverse(case, against, None)] if findings else []

@@ -14,15 +14,15 @@ from kvgate.rules.profile import Coverer
 class Sides:
     """An old and a new deployment, each with what its connector's key covers.
 
-    ``derived``: the namespace id of the whole new deployment, ``None`` where none can be derived. What either key
-    covers is asked with the other deployment beside it: their entries lie in one store.
+    ``whole``: the whole new deployment, whose id tells a namespace of its own; ``None`` where none does. What either
+    key covers is asked with the other deployment beside it: their entries lie in one store.
     """
 
     old: Manifest
     new: Manifest
     old_cover: Coverer
     new_cover: Coverer
-    derived: str | None = None
+    whole: Manifest | None = None
 
     def __post_init__(self) -> None:
         """Put each deployment beside the other one's key."""
