@@ -11,6 +11,10 @@ from typing import Annotated, Any
 import typer
 
 from kvgate.cli import guard
+from kvgate.cli.commands.bypass import bypass
+from kvgate.cli.commands.canary_check import check_canaries
+from kvgate.cli.commands.canary_mint import mint_canaries
+from kvgate.cli.commands.canary_probe import probe_isolation
 from kvgate.cli.commands.capture import capture
 from kvgate.cli.commands.check import check
 from kvgate.cli.commands.connectors import list_connectors, show_connector
@@ -37,6 +41,7 @@ _COMMANDS: Mapping[str, Callable[..., Any]] = {
     "explain": explain,
     "namespace": namespace,
     "fingerprint": fingerprint,
+    "bypass": bypass,
     "schema": schema,
 }
 _GROUPS: Mapping[str, tuple[str, Mapping[str, Callable[..., Any]]]] = {
@@ -59,6 +64,10 @@ _GROUPS: Mapping[str, tuple[str, Mapping[str, Callable[..., Any]]]] = {
     ),
     "keys": ("The names of stored entries.", {"parse": parse_keys, "predict": predict_keys}),
     "stores": ("What lies in a store.", {"scan": scan_store}),
+    "canary": (
+        "Whether tenants reach each other's cache.",
+        {"mint": mint_canaries, "check": check_canaries, "probe": probe_isolation},
+    ),
     "record": ("Decision records.", {"show": show_record, "verify": verify_record}),
 }
 

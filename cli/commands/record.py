@@ -7,9 +7,12 @@ from typing import Annotated
 
 import typer
 
+from kvgate.cli.api_key import ApiKeyEnv, api_key
 from kvgate.cli.options import Debug, NoColor
 
 DIFFERS = 3
+NOT_READY = 10
+CANNOT_TELL = 11
 
 
 def show_record(
@@ -54,21 +57,56 @@ def show_record(
 
 def verify_record(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A decision record.")],
+    endpoint: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Ask a running vLLM or SGLang whether it is what the record approved."),
+    ] = None,
+    api_key_env: ApiKeyEnv = None,
+    corpus: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE", help="What the manifest's snapshot was taken of. [default: the diagnostic corpus]"
+        ),
+    ] = None,
+    unasked: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ITEM", help="An item of the report that need not be answered. Repeatable."),
+    ] = None,
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="text|json", help="How to print what a worker answered.")
+    ] = "text",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but what differs.")] = False,
     no_color: NoColor = False,
     debug: Debug = False,  # noqa: ARG001 - read by the guard
 ) -> int:
-    """Derive a record again from its inputs; exit 3 if it differs.
+    """Derive a record again from its inputs; with --endpoint, compare a running worker with what it approved.
 
-    Run it in the folder in which `kvgate check` was run: inputs are found by the paths in the record.
+    Run it in the folder in which `kvgate check` was run: inputs are found by the paths in the record. With --endpoint
+    only the new manifest and what lies beside it need to be there, and nothing is derived again.
 
-    Example:
+    Exit codes:
+      0   the record is what its inputs give; with --endpoint: ready, everything that was approved is here
+      3   it is another one, or cannot be read
+      10  with --endpoint: not ready, something is not as it was approved
+      11  with --endpoint: nothing differs, but something could not be asked (--unasked takes it so)
+
+    Examples:
       kvgate record verify record.json
+      kvgate record verify record.json --endpoint http://127.0.0.1:8000 --unasked cache.namespace
     """
     from kvgate.cli import console
+    from kvgate.cli.listing import json_wanted
     from kvgate.cli.progress import shown
+    from kvgate.rules.errors import UsageError
     from kvgate.verifying import verify_record as derive_again
 
+    wanted = json_wanted(output)
+    if endpoint is not None:
+        return _worker(
+            file, endpoint, api_key_env, corpus or [], unasked or [], wanted=wanted, quiet=quiet, no_color=no_color
+        )
+    if api_key_env or corpus or unasked or wanted:
+        raise UsageError("is for what a running worker answers", where="--endpoint", hint="leave the other options out")
     with shown(quiet=quiet, no_color=no_color) as progress:
         different = derive_again(file, progress)
     for line in different:
@@ -78,3 +116,36 @@ def verify_record(
     if not quiet:
         console.emit("verified: the inputs give this record, byte for byte\n")
     return 0
+
+
+def _worker(
+    file: Path,
+    endpoint: str,
+    api_key_env: str | None,
+    corpora: list[Path],
+    unasked: list[str],
+    *,
+    wanted: bool,
+    quiet: bool,
+    no_color: bool,
+) -> int:
+    import sys
+
+    from kvgate.cli import console
+    from kvgate.cli.formats.page import Page
+    from kvgate.cli.formats.readiness import readiness_data, readiness_page
+    from kvgate.cli.listing import as_json
+    from kvgate.cli.progress import shown
+    from kvgate.readiness import verify_worker
+
+    with shown(quiet=quiet, no_color=no_color) as progress:
+        found = verify_worker(file, endpoint, api_key(api_key_env), corpora=corpora, unasked=unasked, progress=progress)
+    if quiet:
+        console.emit(f"{found.state}\n")
+    elif wanted:
+        console.emit(as_json(readiness_data(found)))
+    else:
+        page = Page(console.width(), color=console.colored(sys.stdout, no_color=no_color))
+        readiness_page(page, found)
+        console.emit(page.text())
+    return {"ready": 0, "not ready": NOT_READY}.get(found.state, CANNOT_TELL)

@@ -17,6 +17,7 @@ METHODS: tuple[str, ...] = get_args(Method)
 SALTED_PROMPT = "prompt-salt"
 """What is no method, and why is said: people know it from benchmarks."""
 
+
 def choose_method(asked: str, server: AnsweringServer, requests: tuple[Request, ...]) -> Method:
     """Return the method to use.
 

@@ -47,8 +47,9 @@ class Echoes:
 
     Attributes:
         counts: answers by what they hold: ``own``: their tenant's reference; ``foreign``: another tenant's, wherever
-            it stands; ``unknown``: one that is of no tenant in the file; ``malformed``: something else in the field;
-            ``missing``: nothing; ``unreadable``: a line that is no answer of a known tenant.
+            it stands; ``unknown``: one that is of no tenant in the file; ``malformed``: something else in the field,
+            or the right one beside it; ``missing``: neither; ``unreadable``: a line that is no answer of a known
+            tenant.
         leaks: the first foreign ones.
         first: the first line of each other kind.
         tenants: how many tenants answered with their own.
@@ -123,7 +124,7 @@ def _take(line: bytes, number: int, markers: Mapping[str, Marker], owners: Mappi
     if echoed == own:
         found.tenants.add(tenant)
         return "own"
-    return "missing" if echoed is None else "malformed"
+    return "missing" if echoed is None and own not in text else "malformed"
 
 
 def _in_field(text: str) -> str | None:

@@ -13,6 +13,9 @@ from kvgate.corpora.snapshots.snapshot import SnapshotFile
 from kvgate.probes.canary.markers import Marker, Position
 from kvgate.rules.errors import InputError
 
+# No tenant's; no reference has a first or a last character in common with both.
+_STRANGERS = tuple(Marker("", f"kvc1-{first}{'q7' * 12}{first}") for first in "ab")
+
 Snapshot = Callable[[Corpus, Path], SnapshotFile]
 
 
@@ -36,8 +39,7 @@ def placed(
 
     """
     corpus = work / "canary.jsonl"
-    stand_in = Marker("", "kvc1-" + "a2b3" * 6 + "zz")
-    lines = [_line(str(number), one, system) for number, one in enumerate((stand_in, *markers))]
+    lines = [_line(f"{number}", one, system) for number, one in enumerate((*_STRANGERS, *markers))]
     corpus.write_text("".join(lines), encoding="utf-8")
     taken = snapshot(load_corpus(corpus), work / "canary-tokens.jsonl")
     ids: dict[str, array[int]] = {}
@@ -47,10 +49,10 @@ def placed(
             error = ": ".join(rendered.error or ())
             raise InputError(f"a prompt with the marker cannot be rendered: {error}", where="--system")
         ids[entry.id] = rendered.ids
-    other = ids["0"]
+    others = [ids[str(number)] for number in range(len(_STRANGERS))]
     return tuple(
-        replace(marker, position=_position(ids[str(number)], other, block_size, marker))
-        for number, marker in enumerate(markers, 1)
+        replace(marker, position=_position(ids[str(number)], others, block_size))
+        for number, marker in enumerate(markers, len(_STRANGERS))
     )
 
 
@@ -60,13 +62,12 @@ def _line(name: str, marker: Marker, system: str) -> str:
     return json.dumps({"id": name, "messages": messages}) + "\n"
 
 
-def _position(own: array[int], other: array[int], block_size: int, marker: Marker) -> Position:
-    shortest = min(len(own), len(other))
-    front = next((place for place in range(shortest) if own[place] != other[place]), shortest)
-    back = next((place for place in range(shortest - front) if own[-1 - place] != other[-1 - place]), shortest - front)
-    if front == len(own) - back:
+def _position(own: array[int], others: Sequence[array[int]], block_size: int) -> Position:
+    spans = [_differing(own, other) for other in others]
+    first, end = min(span[0] for span in spans), max(span[1] for span in spans)
+    if first >= end:
         raise InputError("the marker is not in the prompt: the template drops the system message", where="--system")
-    found = Position(front, len(own) - back, len(own), block_size)
+    found = Position(first, end, len(own), block_size)
     if not found.cached:
         raise InputError(
             f"the marker of a tenant stands in tokens {found.first} to {found.end - 1} of {found.prompt}, and only the "
@@ -75,3 +76,11 @@ def _position(own: array[int], other: array[int], block_size: int, marker: Marke
             hint="give the system prompt that follows it: --system FILE",
         )
     return found
+
+
+def _differing(own: array[int], other: array[int]) -> tuple[int, int]:
+    shortest = min(len(own), len(other))
+    front = next((place for place in range(shortest) if own[place] != other[place]), shortest)
+    rest = shortest - front
+    back = next((place for place in range(rest) if own[-1 - place] != other[-1 - place]), rest)
+    return front, len(own) - back

@@ -100,7 +100,9 @@ def _chat_steps(given: Any, numbers: Numbers) -> _Steps:
     steps = []
     for one in _bounded((given or {}).get("content") or []):
         listed = one.get("top_logprobs") or [one]
-        steps.append((numbers.of(_name(one)), _likeliest((numbers.of(_name(each)), each["logprob"]) for each in listed)))
+        steps.append(
+            (numbers.of(_name(one)), _likeliest((numbers.of(_name(each)), each["logprob"]) for each in listed))
+        )
     return steps
 
 

@@ -1,0 +1,254 @@
+"""``kvgate record verify --endpoint``: is the worker that came up the one that was approved?"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kvgate.inputs import hash_file, load_manifest, sidecar_path
+from kvgate.probes.readiness.items import Item, Readiness, compared, shown, unknown_names
+from kvgate.rules.errors import InputError, UsageError
+from kvgate.rules.manifest import Manifest
+from kvgate.rules.progress import Progress, silent
+from kvgate.rules.values import Known
+from kvgate.verifying import read_record
+
+if TYPE_CHECKING:
+    from kvgate.deployments.running import Running, Said
+    from kvgate.weights.served.report import ServedRank
+
+SETTINGS = (
+    "engine.name",
+    "engine.version",
+    "engine.block_size",
+    "engine.max_model_len",
+    "engine.prefix_hash.algorithm",
+    "precision.compute",
+    "precision.kv_cache",
+    "parallelism.tensor",
+    "parallelism.pipeline",
+    "parallelism.decode_context",
+    "parallelism.prefill_context",
+    "model.revision",
+    "cache.connector",
+    "cache.namespace",
+)
+"""Settings that keys or stored bytes depend on and that an engine may tell, by manifest path."""
+
+# A store in which nobody is: no connector, no namespace.
+_ABSENT_IS_TOLD = frozenset({"cache.connector"})
+
+
+def verify_worker(
+    path: str | Path,
+    endpoint: str,
+    key: str | None = None,
+    *,
+    corpora: Sequence[str | Path] = (),
+    unasked: Collection[str] = (),
+    progress: Progress = silent,
+) -> Readiness:
+    """Compare a running worker with the deployment that a decision record approved.
+
+    The record is not derived again: what it was made from need not be at hand where a worker starts. The manifest that
+    it is about must be, with the bytes that it had.
+
+    Args:
+        path: of the record.
+        endpoint: where the worker answers.
+        key: its API key.
+        corpora: conversations that the manifest's snapshot was taken of, where it is not the diagnostic corpus.
+        unasked: names of items that are accepted without an answer.
+        progress: told what is asked.
+
+    Raises:
+        InputError: the record or the manifest cannot be read, or is another; the server cannot be reached.
+        UsageError: ``unasked`` names what is no item.
+    """
+    record = read_record(Path(path))
+    manifest = _approved(record, str(path))
+    items = [
+        _decision(record),
+        *settings_of(manifest, endpoint, key),
+        _weights(manifest, endpoint, key, progress),
+        _tokens(manifest, endpoint, key, corpora, progress),
+    ]
+    if wrong := unknown_names(unasked, items):
+        raise UsageError(f"there is no item {wrong[0]!r}", where="--unasked", hint="the report names them")
+    return Readiness(tuple(items), frozenset(unasked))
+
+
+def _approved(record: Mapping[str, Any], where: str) -> Manifest:
+    subject = record["subject"][0]
+    name, expected = subject["name"], f"sha256:{subject['digest']['sha256']}"
+    if name in ("-", "<data>"):
+        raise InputError("the approved manifest was not a file", where=where)
+    if hash_file(Path(name)) != expected:
+        raise InputError("is not the manifest that was decided about: its bytes are others", where=name)
+    return load_manifest(name)
+
+
+def _decision(record: Mapping[str, Any]) -> Item:
+    found = record["predicate"]
+    accepted = bool(found["accepted"]) and bool(found["enforced"])
+    why = found["acceptedBecause"] if accepted else "the record does not accept this deployment"
+    return compared("record", "accepted", "accepted" if accepted else "not accepted", why, equal=accepted)
+
+
+def settings_of(manifest: Manifest, endpoint: str, key: str | None = None) -> list[Item]:
+    """Compare what a running server says of itself with a manifest: model, adapters, settings, store.
+
+    Raises:
+        InputError: it cannot be reached, or is no engine that is known.
+    """
+    from kvgate.deployments.running import ask_running
+
+    running = ask_running(endpoint, key)
+    return [*_names(manifest, running), *(_setting(manifest, path, running) for path in SETTINGS)]
+
+
+def _setting(manifest: Manifest, path: str, running: Running) -> Item:
+    from kvgate.deployments.running import AUTO
+    from kvgate.deployments.running_contradictions import agrees
+
+    approved = manifest.get(path)
+    if not isinstance(approved, Known):
+        return Item(path, "not asked", "the approved manifest does not know it")
+    said = running.settings.get(path)
+    told = said is not None and said.value != AUTO
+    if path == "cache.namespace" and manifest.unset("cache.connector"):
+        return compared(path, None, None, "there is no store", equal=True)
+    if approved.value is None and path not in _ABSENT_IS_TOLD:
+        if not told or said is None:
+            if path == "model.revision":
+                return Item(path, "same", "none was approved, and the server tells of none")
+            return Item(path, "not asked", "it is left to the engine's default, which the server does not tell")
+        if path in ("model.revision", "cache.namespace"):
+            return compared(path, None, said.value, said.where, equal=False)
+        return Item(path, "not asked", f"it is left to the engine's default, which is {shown(said.value)}")
+    if not told or said is None:
+        return Item(path, "not asked", _silence(path, running), shown(approved.value))
+    equal = agrees(path, approved.value, said.value)
+    return compared(path, approved.value, said.value, said.where, equal=equal)
+
+
+def _silence(path: str, running: Running) -> str:
+    if path == "cache.namespace":
+        return "the server does not tell it, or requests carry it"
+    silent_ = f" (no answer from {', '.join(running.silent)})" if running.silent else ""
+    return f"the server does not tell it{silent_}"
+
+
+def _names(manifest: Manifest, running: Running) -> Iterator[Item]:
+    from kvgate.deployments.running_contradictions import same_model
+
+    model, served = manifest.value("model.id"), manifest.value("model.served_name")
+    if running.model is None:
+        yield Item("model.id", "not asked", _silence("model.id", running), shown(model))
+    else:
+        equal = same_model(model, running.model.value)
+        yield compared("model.id", model, running.model.value, running.model.where, equal=equal)
+    if running.names is None or not manifest.knows("model.served_name"):
+        why = _silence("", running) if running.names is None else "the approved manifest does not know it"
+        yield Item("model.served_name", "not asked", why, shown(served))
+    else:
+        loaded = None if running.model is None else running.model.value
+        equal = (served or model) in running.names.value or (served is None and loaded in running.names.value)
+        yield compared("model.served_name", served or model, running.names.value, running.names.where, equal=equal)
+    yield _adapters(manifest, running.adapters, running)
+
+
+def _adapters(manifest: Manifest, said: Said | None, running: Running) -> Item:
+    if said is None or not manifest.knows("adapters"):
+        why = _silence("", running) if said is None else "the approved manifest does not know them"
+        return Item("adapters", "not asked", why)
+    approved = sorted(one["name"] for one in manifest.data.get("adapters") or () if not one.get("removed"))
+    return compared("adapters", approved, said.value, f"{said.where}: by name", equal=approved == said.value)
+
+
+def _weights(manifest: Manifest, endpoint: str, key: str | None, progress: Progress) -> Item:
+    """Ask what the workers hold, and compare it with what they held, or with the checkpoint's tensor map."""
+    from kvgate.deployments.served import NotEquippedError, ask_served
+
+    progress("asking the workers for their weights", 0, None, "ranks")
+    try:
+        ranks = ask_served(endpoint, key)
+    except NotEquippedError as error:
+        return Item("weights", "not asked", f"{error.message} ({error.hint})" if error.hint else error.message)
+    approved = manifest.value("weights.served")
+    if approved:
+        return _against_ranks({str(one["rank"]): one for one in _listed(approved)}, ranks, endpoint)
+    return _against_map(manifest, ranks, endpoint)
+
+
+def _listed(served: Any) -> list[Mapping[str, Any]]:
+    return list(served.values()) if isinstance(served, Mapping) else list(served)
+
+
+def _against_ranks(approved: Mapping[str, Mapping[str, Any]], ranks: Sequence[ServedRank], where: str) -> Item:
+    unreadable = [rank.world.rank for rank in ranks if rank.unreadable]
+    was = {rank: one["digest"] for rank, one in sorted(approved.items())}
+    found = {str(rank.world.rank): rank.digest() for rank in ranks if not rank.unreadable}
+    if unreadable:
+        return Item("weights", "not asked", f"rank {unreadable[0]} keeps weights where nobody can read them")
+    return compared("weights", was, found, f"{where}: what its workers report", equal=was == found)
+
+
+def _against_map(manifest: Manifest, ranks: Sequence[ServedRank], where: str) -> Item:
+    from kvgate.weight_maps import tensor_map
+    from kvgate.weights.served.compare import compare_with_checkpoint
+
+    stored = tensor_map(manifest)
+    if stored is None:
+        return Item("weights", "not asked", "no tensor map lies beside the manifest, and no worker was asked before")
+    found = compare_with_checkpoint(ranks, stored.entries, lambda _name, _stretch: None)
+    told = f"{where}: what its workers report"
+    if found.different:
+        rank, name = found.different[0]
+        return compared("weights", stored.digest, f"another {name[:200]} (rank {rank})", told, equal=False)
+    if not found.equal:
+        what = f"{len(found.unknown)} tensors could not be compared, {found.unknown[0][:200]} first"
+        return Item("weights", "not asked", what, stored.digest)
+    return compared("weights", stored.digest, stored.digest, told, equal=True)
+
+
+def _tokens(
+    manifest: Manifest, endpoint: str, key: str | None, corpora: Sequence[str | Path], progress: Progress
+) -> Item:
+    """Have the server tokenize what the manifest's snapshot was taken of, and compare the ids."""
+    from kvgate.corpora.conversations.corpus import DIAGNOSTIC, load_corpus
+    from kvgate.corpora.endpoints.asking import snapshot_endpoint
+    from kvgate.corpora.endpoints.client import Client
+    from kvgate.corpora.snapshots.comparison import compare_snapshots
+    from kvgate.corpora.snapshots.snapshot import open_snapshot
+
+    named = sidecar_path(manifest, "tokenizer.snapshot")
+    if named is None:
+        return Item("tokens", "not asked", "no snapshot lies beside the manifest")
+    saved = open_snapshot(*named)
+    loaded = (load_corpus(one, progress) for one in (DIAGNOSTIC, *corpora))
+    corpus = next((one for one in loaded if one.digest == saved.header.corpus_digest), None)
+    if corpus is None:
+        return Item("tokens", "not asked", f"the snapshot is of {saved.header.corpus}, which is not at hand: --corpus")
+    with tempfile.TemporaryDirectory(prefix="kvgate-") as work, Client(endpoint, key) as client:
+        try:
+            again = snapshot_endpoint(
+                client,
+                corpus,
+                Path(work) / "tokens.jsonl",
+                options=dict(saved.header.options),
+                redact=saved.header.redacted,
+                progress=progress,
+            )
+        except InputError as error:
+            return Item("tokens", "not asked", f"the server does not tokenize: {error.message}")
+        found = compare_snapshots(saved, again, progress=progress)
+    where = f"{endpoint}: {found.examined} renderings of {saved.header.corpus}"
+    if found.divergent:
+        first = found.divergences.first[0].id
+        return compared("tokens", "as saved", f"{found.divergent} others, {first} first", where, equal=False)
+    if not found.examined:
+        return Item("tokens", "not asked", "no conversation was tokenized on both sides")
+    return compared("tokens", "as saved", "as saved", where, equal=True)

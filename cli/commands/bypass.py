@@ -1,0 +1,125 @@
+"""``kvgate bypass``: is it the cache that changes the answers?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvgate.cli.api_key import ApiKeyEnv, api_key
+from kvgate.cli.options import Debug, NoColor
+
+if TYPE_CHECKING:
+    from kvgate.rules.manifest import Manifest
+
+_EXITS = {"cache not implicated": 0, "cache implicated": 10, "cannot tell": 11}
+
+AskedServer = Annotated[
+    str, typer.Option(metavar="URL", help="The running server, vLLM, SGLang or a hosted API: https://HOST[:PORT].")
+]
+AskedManifest = Annotated[
+    str | None, typer.Option(metavar="MANIFEST", help="What is asked, as it was captured: evidence is about it.")
+]
+
+
+def bypass(
+    endpoint: AskedServer,
+    requests: Annotated[
+        Path,
+        typer.Option(
+            metavar="FILE",
+            help="Requests, one JSON object a line: a body with prompt or messages, or a line of a batch file. A text "
+            "`expect` beside it is one that a right answer contains.",
+        ),
+    ],
+    method: Annotated[
+        str,
+        typer.Option(
+            metavar="METHOD", help="How the cache is left out: auto, vllm-skip, cache-salt, sglang or breakpoint."
+        ),
+    ] = "auto",
+    manifest: AskedManifest = None,
+    old: Annotated[
+        str | None, typer.Option(metavar="MANIFEST", help="The deployment that filled the cache, for the evidence.")
+    ] = None,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(
+            metavar="NATS",
+            min=0,
+            help="How far log-probabilities of one computation may lie apart. [default: by the compute type]",
+        ),
+    ] = None,
+    seconds: Annotated[float, typer.Option(metavar="SECONDS", min=1, help="Within which an answer must come.")] = 60,
+    api_key_env: ApiKeyEnv = None,
+    output: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--output", "-o", metavar="text|json|FILE.json", help="How to print it; the evidence. Repeatable."
+        ),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the verdict alone.")] = False,
+    no_color: NoColor = False,
+    debug: Debug = False,  # noqa: ARG001 - read by the guard
+) -> int:
+    """Send each request twice, with the cache and without, and compare the answers.
+
+    Requests cost what they cost: two answers each, three or four where they differ or nothing was cached yet.
+
+    Exit codes:
+      0   cache not implicated: answers came from it, and are the same without it
+      10  cache implicated: an answer is another one without it, by more than arithmetic explains
+      11  cannot tell: nothing was cached, the server does not tell, or answers vary by themselves
+
+    Examples:
+      kvgate bypass --endpoint http://127.0.0.1:8000 --requests sample.jsonl
+      kvgate bypass --endpoint http://127.0.0.1:8000 --requests sample.jsonl --manifest release-8/ -o bypass.json
+    """
+    import sys
+
+    from kvgate import __version__
+    from kvgate.cli import console
+    from kvgate.cli.formats.bypass import bypass_data, bypass_page
+    from kvgate.cli.formats.page import Page
+    from kvgate.cli.listing import as_json
+    from kvgate.cli.output import refuse_overwriting
+    from kvgate.cli.probing import manifests_of, probe_outputs, refuse_other_server, write_evidence
+    from kvgate.cli.progress import shown
+    from kvgate.probes.bypass.diff import bypass_diff
+    from kvgate.probes.bypass.evidence import bypass_evidence
+    from kvgate.probes.bypass.methods import choose_method
+    from kvgate.probes.bypass.tolerance import tolerance_of
+    from kvgate.probes.completions.requests import read_requests
+    from kvgate.probes.completions.server import answering_server, open_client
+
+    form, target = probe_outputs(output)
+    new, before = manifests_of(manifest, old, target)
+    asked = read_requests(requests)
+    if target is not None:
+        refuse_overwriting([target], [requests])
+    key = api_key(api_key_env)
+    if new is not None:
+        refuse_other_server(new, endpoint, key)
+    allowed = tolerance if tolerance is not None else tolerance_of(_compute(new))
+    with open_client(endpoint, key, seconds) as client, shown(quiet=quiet, no_color=no_color) as progress:
+        server = answering_server(client)
+        found = bypass_diff(server, asked, choose_method(method, server, asked), allowed, progress)
+    if target is not None and new is not None:
+        tools = {"kvgate": __version__} | ({server.engine: server.version or ""} if server.engine else {})
+        command = f"kvgate bypass --endpoint {client.url} --requests {requests} --method {found.method}"
+        write_evidence(target, bypass_evidence(found, new, before, tools=tools, command=command))
+    if quiet:
+        console.emit(f"{found.verdict}\n")
+    elif form == "json":
+        console.emit(as_json(bypass_data(found)))
+    else:
+        page = Page(console.width(), color=console.colored(sys.stdout, no_color=no_color))
+        bypass_page(page, found)
+        console.emit(page.text())
+    return _EXITS[found.verdict]
+
+
+def _compute(manifest: Manifest | None) -> str | None:
+    value = None if manifest is None else manifest.value("precision.compute")
+    return value if isinstance(value, str) else None

@@ -1,0 +1,84 @@
+"""What the commands that ask running models share: manifests, outputs, the evidence they write."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kvgate.rules.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from kvgate.rules.evidence import Evidence
+    from kvgate.rules.manifest import Manifest
+
+
+def probe_outputs(given: Sequence[str] | None) -> tuple[str, Path | None]:
+    """Return the format for standard output and the file for evidence, as ``-o`` asks for them.
+
+    Raises:
+        UsageError: something else, or one of them twice.
+
+    """
+    form: str | None = None
+    target: Path | None = None
+    for text in given or ():
+        if text in ("text", "json") and form is None:
+            form = text
+        elif text.endswith(".json") and target is None:
+            target = Path(text)
+        else:
+            raise UsageError(f"{text!r} is not one of text, json and FILE.json, once each", where="-o")
+    return form or "text", target
+
+
+def manifests_of(new: str | None, old: str | None, target: Path | None) -> tuple[Manifest | None, Manifest | None]:
+    """Read the manifests that evidence is about.
+
+    Raises:
+        UsageError: evidence is to be written about nothing.
+        InputError: one cannot be read.
+
+    """
+    from kvgate.inputs import load_manifest
+
+    if new is None and (target is not None or old is not None):
+        raise UsageError(
+            "evidence is about a deployment", where="-o" if target else "--old", hint="--manifest MANIFEST"
+        )
+    return (
+        None if new is None else load_manifest(new),
+        None if old is None else load_manifest(old),
+    )
+
+
+def refuse_other_server(manifest: Manifest, endpoint: str, key: str | None) -> None:
+    """Refuse to write about one deployment what another one answered.
+
+    Raises:
+        InputError: the server tells a setting that is another in the manifest.
+
+    """
+    from kvgate.readiness import settings_of
+
+    different = [item for item in settings_of(manifest, endpoint, key) if item.state == "differs"]
+    if different:
+        first = different[0]
+        raise InputError(
+            f"is not the deployment in {manifest.source}: {first.name} is {first.found} here, not {first.approved}",
+            where=endpoint,
+            hint="kvgate record verify --endpoint says all that differs",
+        )
+
+
+def write_evidence(target: Path, evidence: Evidence) -> None:
+    """Write evidence as a file.
+
+    Raises:
+        InputError: it cannot be written.
+
+    """
+    from kvgate.cli.output import write_file
+
+    write_file(target, json.dumps(evidence.as_data(), indent=2, sort_keys=True) + "\n")
