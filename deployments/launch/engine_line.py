@@ -41,6 +41,7 @@ _CREDENTIAL = "looks like a credential and was left out"
 # A setting that a line and a file give differently.
 TWICE = "is given twice, with two values, and which of them counts depends on the release"
 _REASONS = frozenset({_CREDENTIAL, TWICE})
+_AGAIN = "is followed by"
 _MAX_REASONS = 8  # a script of a thousand commands is not told command by command
 
 
@@ -102,8 +103,9 @@ class EngineLine:
         if filled:
             self.hidden.append(f"the shell fills in {', '.join(filled)}, which may hold any flag")
         last = self._set_last(open_) if open_ else self.line.flags
+        again = f"{_AGAIN} {', '.join(filled)}, which the shell fills in and which may set it again"
         self.flags = {
-            name: self._cleaned(name, given) if name in last else Given(None, (*given.expansions, *filled))
+            name: self._cleaned(name, given) if name in last else Given(None, (*given.expansions, again))
             for name, given in self.line.flags.items()
         }
 
@@ -455,7 +457,8 @@ def _without_open_credential(word: Word) -> Word:
 def because(flag: str, expansions: Iterable[str]) -> str:
     """Say why a flag's value is not known."""
     first = next(iter(expansions))
-    return f"--{flag} {first}" if first in _REASONS else f"--{flag} is set to {first}, which the shell fills in"
+    said = first in _REASONS or first.startswith(_AGAIN)
+    return f"--{flag} {first}" if said else f"--{flag} is set to {first}, which the shell fills in"
 
 
 def _covered(path: str, unknown: Mapping[str, str]) -> bool:

@@ -417,6 +417,7 @@ def test_arguments_from_outside_may_set_again_what_stands_before_them(outside: s
     """Of a flag that is given twice the last counts."""
     found = read(f"vllm serve org/m -tp 2 --dtype half --served-model-name a {outside} --dtype float16")
     assert {"parallelism.tensor", "model.served_name"} <= dict(found.unknown).keys()
+    assert "--tensor-parallel-size is followed by $" in dict(found.unknown)["parallelism.tensor"]
     assert found.values["precision.compute"] == "float16"
 
 

@@ -352,6 +352,6 @@ def test_what_is_filled_in_before_it_is_evaluated_may_hold_any_flag() -> None:
     facts = read({"pod.yaml": evaluated("vllm serve /mnt/models -pp 2 ${ACCESS} $@ --dtype half", *lines)})
     assert facts.values["precision.compute"] == "half"
     for path in ("parallelism.tensor", "parallelism.pipeline"):
-        assert "$@, $ACCESS" in reason(facts, path)
+        assert "$@, $ACCESS, which" in reason(facts, path)
     with pytest.raises(InputError, match="no container starts a server"):
         read({"pod.yaml": evaluated("eval vllm serve /mnt/models")})
