@@ -27,6 +27,7 @@ from kvgate.cli.commands.fingerprint import fingerprint
 from kvgate.cli.commands.keys import parse_keys, predict_keys
 from kvgate.cli.commands.namespace import namespace
 from kvgate.cli.commands.record import show_record, verify_record
+from kvgate.cli.commands.rehearse import rehearse
 from kvgate.cli.commands.rules import list_rules
 from kvgate.cli.commands.schema import schema
 from kvgate.cli.commands.stores import scan_store
@@ -41,6 +42,7 @@ _COMMANDS: Mapping[str, Callable[..., Any]] = {
     "explain": explain,
     "namespace": namespace,
     "fingerprint": fingerprint,
+    "rehearse": rehearse,
     "bypass": bypass,
     "schema": schema,
 }

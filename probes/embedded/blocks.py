@@ -26,7 +26,7 @@ _SAVED = {
 }
 
 
-class StoredLayer(DynamicLayer):
+class StoredLayer(DynamicLayer):  # type: ignore[misc]  # torch and transformers are not typed for mypy here
     """One layer's KV, every token of it kept, rounded to the number format in which it is stored.
 
     Windowed layers keep all tokens too, as a paged engine's blocks do; what a query may see is up to the mask. The
@@ -80,7 +80,9 @@ class Store:
                     tensors |= {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - no mapping
             for number, layer in enumerate(cache.layers):
                 if (key := tensors.get(f"{number}.k")) is not None:
-                    layer.update(self._understood(key).to(compute), self._understood(tensors[f"{number}.v"]).to(compute))
+                    layer.update(
+                        self._understood(key).to(compute), self._understood(tensors[f"{number}.v"]).to(compute)
+                    )
             read += names
         return read
 

@@ -17,8 +17,12 @@ from kvgate.probes.embedded.blocks import empty_cache
 from kvgate.probes.evaluation.copying import copying_model
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-_LOUDER = 4.0
-"""What the matrices of a freshly initialised model are multiplied by: at their usual scale every answer is alike."""
+_LOUDER = {"q_": 12.0, "k_": 12.0, "kv_a": 12.0, "qkv": 12.0, "v_": 8.0, "kv_b": 8.0, "o_proj": 8.0}
+"""What the matrices of a freshly initialised model are multiplied by, by the beginning of their names.
+
+At their usual scale attention looks at everything alike, and every answer is much the same.
+"""
+_ELSE = 4.0
 
 _ADAPTED = ("q_proj", "k_proj", "v_proj", "kv_a_proj_with_mqa", "kv_b_proj")
 
@@ -42,13 +46,12 @@ class Model:
         """Return an empty cache for it, in the format in which KV is stored."""
         return empty_cache(self.layers, saved)
 
-    @torch.inference_mode()
     def compute(self, token_ids: list[int], cache: Any) -> Any:
         """Compute tokens behind what a cache holds, and return the log-probabilities after the last one."""
-        found = self.module(
-            input_ids=torch.tensor([token_ids]), use_cache=True, logits_to_keep=1, **{self._cache_name: cache}
-        )
-        return torch.log_softmax(found.logits[0, -1].float(), -1)
+        ids = torch.tensor([token_ids])
+        with torch.inference_mode():
+            found = self.module(input_ids=ids, use_cache=True, logits_to_keep=1, **{self._cache_name: cache})
+            return torch.log_softmax(found.logits[0, -1].float(), -1)
 
 
 def build(spec: Mapping[str, Any]) -> Model:
@@ -91,8 +94,11 @@ def _stand_in(spec: Mapping[str, Any]) -> Any:
         for name, parameter in module.named_parameters():
             if name.startswith("lm_head"):
                 parameter.copy_(torch.randn(parameter.shape, generator=tail) * 0.02)
-            if parameter.ndim == 2 and "embed" not in name:
-                parameter.mul_(_LOUDER)
+            own = name.removesuffix(".weight").rpartition(".")[2]
+            if own in ("q_norm", "k_norm"):
+                parameter.add_(1.0)
+            elif parameter.ndim > 1 and "embed" not in name:
+                parameter.mul_(next((by for start, by in _LOUDER.items() if own.startswith(start)), _ELSE))
     return module
 
 

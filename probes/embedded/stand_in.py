@@ -169,9 +169,7 @@ def _kinds(kinds: list[Any], layers: int) -> list[Any]:
     return first[: layers - len(lacking)] + lacking if lacking else first
 
 
-def _seeds(
-    old: Manifest, new: Manifest, staged: dict[str, str], missing: dict[str, str]
-) -> list[tuple[int, int]]:
+def _seeds(old: Manifest, new: Manifest, staged: dict[str, str], missing: dict[str, str]) -> list[tuple[int, int]]:
     """Seeds of the weights: equal where they are known to be equal, and other ones where they are known to differ."""
     found = [_weights(side) for side in (old, new)]
     if None in found:
@@ -207,9 +205,7 @@ def _formats(old: Manifest, new: Manifest, staged: dict[str, str], missing: dict
             values = [None, None]
         found.append(values)
     computes, saves = found
-    return [
-        (compute or "float32", save or compute or "float32") for compute, save in zip(computes, saves, strict=True)
-    ]
+    return [(compute or "float32", save or compute or "float32") for compute, save in zip(computes, saves, strict=True)]
 
 
 def _adapters(

@@ -68,10 +68,12 @@ def questions(
         Asked(f"corpus-{number}", *(_joined([text[side] for text in texts], 3 * number, length) for side in (0, 1)))
         for number in range(count)
     ]
-    filler = next(iter(_conversations()))[1]
     labels = [_inputs(old, new, staged, side) for side in (old, new)]
+    fillers = [texts[0][side] for side in (0, 1)]
     for number in range(decide):
-        (one, first), (two, second) = (decidable(f"{label} {number}", filler, length) for label in labels)
+        (one, first), (two, second) = (
+            decidable(f"{label} {number}", filler, length) for label, filler in zip(labels, fillers, strict=True)
+        )
         asked.append(Asked(f"decidable-{number}", one, two, first, second))
     return Questions(tuple(asked), staged, missing)
 

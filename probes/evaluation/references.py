@@ -34,7 +34,7 @@ def decidable(label: str, filler: Sequence[int], length: int) -> tuple[tuple[int
 
     Args:
         label: what the reference is made of: another label, another answer.
-        filler: ids below 256, repeated round the reference.
+        filler: ids that are repeated round the reference, as bytes.
         length: tokens in all.
 
     """

@@ -12,7 +12,7 @@ from kvgate.probes.evaluation.tolerances import tolerance_for
 from kvgate.probes.rehearsal.backend import LayerError
 from kvgate.probes.rehearsal.staging import Part, Rehearsal
 from kvgate.rules.change import same
-from kvgate.rules.evidence import SCHEMA_ID, Coverage, Evidence, Kind, State, subject_of
+from kvgate.rules.evidence import Coverage, Evidence, Kind, State, subject_of
 from kvgate.rules.manifest import Manifest
 
 _NOISE = 4.0  # how much further off than its own noise KV must be before it counts as other KV
@@ -57,7 +57,7 @@ def evidence_of(
 
     def made(kind: Kind, state: State, reason: str, told: Mapping[str, JsonValue]) -> Evidence:
         return Evidence(
-            schema=SCHEMA_ID,
+            schema="kvgate/evidence/v1",
             kind=kind,
             state=state,
             old=subject_of(old, kind),
@@ -88,13 +88,22 @@ def kv_state(old: Manifest, new: Manifest, rehearsal: Rehearsal) -> tuple[State,
     tolerance = tolerance_for(ground.precision)
     floor = 0.0 if tolerance is None else tolerance.kv
     if not error <= max(floor, _NOISE * noise):
-        return "refuted", f"old blocks are up to {error:.2g} of a layer's largest value off, its own noise is {noise:.2g}"
+        return (
+            "refuted",
+            f"old blocks are up to {error:.2g} of a layer's largest value off, its own noise is {noise:.2g}",
+        )
     if error > floor:
-        return "inconclusive", f"old blocks are {error:.2g} off, more than the floor of {floor:.2g}, but so is the noise"
+        return (
+            "inconclusive",
+            f"old blocks are {error:.2g} off, more than the floor of {floor:.2g}, but so is the noise",
+        )
     if not ground.engines:
         return "inconclusive", "equal here, but what serves is another engine than what computed them"
     if not _same_weights(old, new):
-        return "inconclusive", f"no further off than the floor of {floor:.2g}, and the weights are not known to be equal"
+        return (
+            "inconclusive",
+            f"no further off than the floor of {floor:.2g}, and the weights are not known to be equal",
+        )
     return "proved", f"old blocks are at most {error:.2g} of a layer's largest value off, the floor is {floor:.2g}"
 
 

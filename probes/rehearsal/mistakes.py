@@ -27,7 +27,13 @@ class Mistake:
 
 
 def name_mistakes(
-    old: Manifest, new: Manifest, *, staged: Collection[str], adapters: Collection[str | None], tenants: bool
+    old: Manifest,
+    new: Manifest,
+    *,
+    staged: Collection[str],
+    adapters: Collection[str | None],
+    own: Collection[str | None],
+    tenants: bool,
 ) -> tuple[Mistake, ...]:
     """Name what let stale entries through.
 
@@ -37,6 +43,7 @@ def name_mistakes(
         staged: dimensions that differed.
         adapters: those of the requests that read a stale entry; ``None`` among them for the model's own. Empty where
             none did.
+        own: adapters of the requests that read a wrong entry of the new deployment's own.
         tenants: whether one tenant's request read another's entry.
 
     """
@@ -46,7 +53,7 @@ def name_mistakes(
     if adapters:
         stale = [*_adapters(old, new, adapters), *_own_key(old, new, staged), *_namespace(old, new, staged)]
         found += stale or [Mistake("unexplained", "old entries were read, and no setting of the manifest says why")]
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys([*found, *_left_out(new, own)]))
 
 
 def _salt(new: Manifest) -> Mistake:
@@ -66,7 +73,12 @@ def _adapters(old: Manifest, new: Manifest, read: Collection[str | None]) -> Ite
         digest = f"adapters.{name}.digest"
         if same(old.get(digest), new.get(digest)) is False:
             yield Mistake("adapter-swapped", f"adapters: {name!r} holds other bytes under the same name")
-        elif cover(new).request("lora").key not in ("separates", "token-ids"):
+    yield from _left_out(new, read)
+
+
+def _left_out(new: Manifest, read: Collection[str | None]) -> Iterator[Mistake]:
+    if cover(new).request("lora").key not in ("separates", "token-ids"):
+        for name in sorted(filter(None, read)):
             connector = new.value("cache.connector")
             yield Mistake("adapter-left-out", f"adapters: the key of {connector} does not hold {name!r}")
 
@@ -76,7 +88,10 @@ def _own_key(old: Manifest, new: Manifest, staged: Collection[str]) -> Iterator[
     if covered.profile is None or not covered.profile.key_from_fields:
         return
     fields = [name for name in sorted(staged) if covered.cell(name).key == "no"]
-    if same(old.get("model.revision"), new.get("model.revision")) is False and covered.cell("model.revision").key == "no":
+    if (
+        same(old.get("model.revision"), new.get("model.revision")) is False
+        and covered.cell("model.revision").key == "no"
+    ):
         fields.insert(0, "model.revision")
     if fields:
         yield Mistake("left-out-of-key", f"cache.key_fields holds nothing of what changed: {', '.join(fields)}")

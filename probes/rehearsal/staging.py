@@ -6,7 +6,7 @@ The first is the control: it must go wrong, or nothing that follows could have.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -36,7 +36,6 @@ Claim = Literal["reuse", "separate"]
 
 _FIRST, _OTHER = "kvgate-rehearsal-a", "kvgate-rehearsal-b"  # two tenants that nobody else is
 _MOST_ADAPTERS = 2
-_BY_TOKENS = frozenset({"chat_template", "tokenizer", "tokenizer.renderer", "tokenizer.options"})
 
 
 @dataclass(frozen=True)
@@ -154,6 +153,8 @@ def stage(
 
     """
     claim = claim_of(old, new)
+    if old.value("roles") or new.value("roles"):
+        return Rehearsal(claim, "not-run", "several pools are not staged: rehearse them one by one")
     try:
         ground = backend.ground()
         return _Stage(old, new, backend, claim, ground, dict(staged), dict(missing), tokens, progress).run(asked)
@@ -188,7 +189,7 @@ class _Stage:
         tolerance = tolerance_for(self._ground.precision)
         if tolerance is None:
             raise CannotStageError(
-                f"how far {self._ground.precision} differs from itself was never measured, so nothing can be told from it"
+                f"how far {self._ground.precision} differs from itself was never measured: nothing can be told from it"
             )
         self._tolerance = tolerance.logprob
         prompts = self._fill(asked)
@@ -203,10 +204,22 @@ class _Stage:
         else:
             control = self._hits(self._removed(), prompts)
         inside = self._hits(Start(self._new, "old"), prompts)
-        own = inside if self._claim == "reuse" else self._own(prompts)
+        own = inside
+        if self._claim == "separate" or any(hit.wrong for hit in inside):
+            again = self._own(prompts)
+            own = again if self._claim == "separate" else inside
+            self._repeatable(again[0])
         layers = self._layers(prompts)
         tenants, crossed = self._tenants(prompts[0]) if self._apart else (NOT_RUN, ())
         return self._judge(control, inside, own, layers, tenants, crossed)
+
+    def _repeatable(self, plain: Hit) -> None:
+        """Refuse to tell anything by a worker that does not agree with itself: the model alone, its own entries."""
+        if plain.agreement.answer in ("different", "not comparable"):
+            raise CannotStageError(
+                f"the new deployment's own entries give answers that are {plain.agreement.difference:.2g} nats off its "
+                f"own without a store, where {self._ground.precision} allows {self._tolerance:g}: nothing can be told"
+            )
 
     def _fill(self, asked: Sequence[Asked]) -> list[Prompt]:
         """Have the old deployment fill the store; return what the new one is asked, a second turn included."""
@@ -319,12 +332,12 @@ class _Stage:
         ]
         second = self._isolation(inside, stale)
         third = _equivalence(own, "old entries" if self._claim == "reuse" else "the new deployment's own entries")
-        leaking = [*stale, *(hit for hit in own if hit.wrong)]
         mistakes = name_mistakes(
             self._old,
             self._new,
             staged=self._staged,
-            adapters={hit.adapter for hit in leaking},
+            adapters={hit.adapter for hit in stale},
+            own={hit.adapter for hit in own if hit.wrong},
             tenants=tenants.state == "failed",
         )
         parts = [first, second, third, *([tenants] if self._apart else [])]
@@ -372,7 +385,9 @@ class _Stage:
         if not cached:
             return Part("held", "with the boundary in force no old entry is read", hits)
         if all(hit.agreement.same for hit in hits):
-            return Part("held", f"{cached} tokens came from old entries that are still right, none from stale ones", hits)
+            return Part(
+                "held", f"{cached} tokens came from old entries that are still right, none from stale ones", hits
+            )
         return Part("open", "what was read cannot be compared", hits)
 
 

@@ -1,0 +1,201 @@
+"""``kvgate rehearse``: the hit that must not happen, staged with models that really run."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvgate.cli.options import Debug, NoColor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from kvgate.probes.embedded.backend import Folders
+    from kvgate.probes.evaluation.prompts import Rendered
+    from kvgate.probes.rehearsal.backend import Backend
+    from kvgate.probes.rehearsal.staging import Rehearsal
+    from kvgate.rules.evidence import State
+    from kvgate.rules.manifest import Manifest
+    from kvgate.rules.progress import Progress
+
+_EXITS: Mapping[State, int] = {"proved": 0, "refuted": 10, "inconclusive": 11, "not-run": 11}
+_BACKENDS = ("embedded",)
+_MODELS = ("real", "stand-in")
+_MOST_CONVERSATIONS = 64
+
+
+def rehearse(
+    old: Annotated[str, typer.Argument(metavar="OLD", help="The deployment that filled the store.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="The one that comes up in front of it.")],
+    backend: Annotated[str, typer.Option(metavar="embedded", help="What runs them.")] = "embedded",
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE.json", help="Write the evidence here; that about KV beside it."),
+    ] = None,
+    evaluate: Annotated[
+        int, typer.Option(metavar="N", min=1, max=256, help="How many prompts are asked, half of them decidable.")
+    ] = 4,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="real|stand-in",
+            help="Which model answers. [default: the real one where both checkpoints are at hand and small enough]",
+            show_default=False,
+        ),
+    ] = None,
+    old_model: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="OLD's checkpoint. [default: model.id]", show_default=False)
+    ] = None,
+    new_model: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="NEW's checkpoint. [default: model.id]", show_default=False)
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="The state alone, and no progress.")] = False,
+    no_color: NoColor = False,
+    debug: Debug = False,  # noqa: ARG001 - read by the guard
+) -> int:
+    """Stage the hit that must not happen, in a store of its own that is removed afterwards.
+
+    OLD fills it; NEW comes up as its manifest says, and is asked the same. Three things are shown: with the boundary
+    taken away the stale entry is hit and the output is wrong (control); with the boundary in force nothing stale is
+    hit (isolation); hits happen, and answers are those without a store (equivalence).
+
+    Exit codes:
+      0   proved
+      10  refuted: a stale entry, or another tenant's, was read; the mistake is named
+      11  inconclusive, or it could not run: nothing is proved
+
+    Examples:
+      kvgate rehearse release-7/ release-8/ -o evidence.json
+      kvgate check release-7/ release-8/ --evidence evidence.json
+    """
+    import sys
+
+    from kvgate import __version__
+    from kvgate.cli import console
+    from kvgate.cli.formats.page import Page
+    from kvgate.cli.formats.rehearsal import rehearsal_page
+    from kvgate.cli.output import refuse_overwriting, write_file
+    from kvgate.cli.progress import shown
+    from kvgate.inputs import load_manifest
+    from kvgate.probes.rehearsal.evidence import evidence_of
+    from kvgate.probes.rehearsal.rehearse import Size
+    from kvgate.probes.rehearsal.rehearse import rehearse as run
+    from kvgate.probes.rehearsal.staging import Rehearsal, claim_of
+    from kvgate.rules.canonical import canonical_json
+    from kvgate.rules.errors import UsageError
+
+    for value, known, option in ((backend, _BACKENDS, "--backend"), (model, (None, *_MODELS), "--model")):
+        if value not in known:
+            raise UsageError(f"{value!r} is not one of {', '.join(filter(None, known))}", where=option)
+    first, second = load_manifest(old), load_manifest(new)
+    asked = ["--backend", backend, "--evaluate", str(evaluate), *(["--model", model] if model else [])]
+    command = shlex.join(["kvgate", "rehearse", old, new, *asked])
+
+    def write(seen: Rehearsal) -> None:
+        if output is None:
+            return
+        found = evidence_of(first, second, seen, backend=backend, tools={"kvgate": __version__}, command=command)
+        for path, one in zip(_paths(output), found, strict=True):
+            write_file(path, canonical_json(one.as_data()).decode("utf-8") + "\n")
+
+    if output is not None:
+        refuse_overwriting(_paths(output), [Path(one.source) for one in (first, second)])
+    # First of all, so that a run that is interrupted leaves no earlier proof standing for itself.
+    write(Rehearsal(claim_of(first, second), "not-run", "it did not come to an end"))
+    with shown(quiet=quiet, no_color=no_color) as progress:
+        rendered = _rendered(first, second)
+        folders = None
+        if model != "stand-in":
+            folders = _folders(first, second, (old_model, new_model), must=model == "real", progress=progress)
+        # A real model's own words are not at hand here, so only stand-ins are asked what they can decide.
+        decidable = evaluate // 2 if folders is None else 0
+        size = Size(corpus=evaluate - decidable, decidable=decidable)
+        seen = run(first, second, _embedded(first, second, folders), rendered=rendered, size=size, progress=progress)
+    write(seen)
+    if quiet:
+        console.emit(f"{seen.state}\n")
+    else:
+        page = Page(console.width(), color=console.colored(sys.stdout, no_color=no_color))
+        rehearsal_page(page, seen)
+        console.emit(page.text())
+    return _EXITS[seen.state]
+
+
+def _paths(output: Path) -> tuple[Path, Path]:
+    return output, output.with_name(f"{output.stem}.kv-equivalence.json")
+
+
+def _embedded(old: Manifest, new: Manifest, folders: Folders | None) -> Callable[[], Backend]:
+    import importlib.util
+
+    from kvgate.rules.errors import UsageError
+
+    if importlib.util.find_spec("torch") is None:
+        raise UsageError("needs torch", where="--backend embedded", hint="pip install torch")
+    from kvgate.probes.embedded.backend import EmbeddedBackend
+
+    return lambda: EmbeddedBackend(old, new, folders=folders)
+
+
+def _rendered(old: Manifest, new: Manifest) -> tuple[Rendered, Rendered] | None:
+    """Return the token ids that both snapshots hold; ``None`` where one side has none."""
+    from itertools import islice
+
+    from kvgate.corpora.snapshots.snapshot import open_snapshot
+    from kvgate.inputs import sidecar_path
+
+    sides: list[Rendered] = []
+    for side in (old, new):
+        named = sidecar_path(side, "tokenizer.snapshot")
+        if named is None:
+            return None
+        entries = (one for one in open_snapshot(*named).entries() if one.renders[0].ok and one.renders[0].ids)
+        sides.append({one.id: tuple(one.renders[0].ids) for one in islice(entries, _MOST_CONVERSATIONS)})
+    return (sides[0], sides[1]) if sides[0].keys() & sides[1].keys() else None
+
+
+def _folders(
+    old: Manifest, new: Manifest, given: tuple[Path | None, Path | None], *, must: bool, progress: Progress
+) -> Folders | None:
+    """Return both checkpoints, once they were seen to hold what the manifests say; ``None``: a stand-in answers.
+
+    Raises:
+        InputError: the real model was asked for, and cannot answer.
+
+    """
+    from kvgate.cli import console
+    from kvgate.probes.embedded.backend import Folders
+    from kvgate.rules.errors import InputError
+
+    found = []
+    for side, folder in zip((old, new), given, strict=True):
+        place = folder or Path(str(side.value("model.id")))
+        why = _why_not(side, place, progress)
+        if why is not None and (must or folder is not None):
+            raise InputError(why, where=str(place), hint="--model stand-in")
+        if why is not None:
+            if place.is_dir():
+                console.say(f"a stand-in answers: {place}: {why}")
+            return None
+        found.append(place.resolve())
+    return Folders(*found)
+
+
+def _why_not(side: Manifest, folder: Path, progress: Progress) -> str | None:
+    """Say why a checkpoint cannot answer for a manifest; ``None`` where it can."""
+    from kvgate.cli.commands.stored import Stored
+    from kvgate.probes.embedded.real import too_large
+
+    if not folder.is_dir():
+        return "there is no checkpoint folder there"
+    if (why := too_large(folder)) is not None:
+        return why
+    expected = side.value("weights.checkpoint.digest")
+    if expected is None:
+        return "the manifest has no digest of its weights"
+    if Stored(None, opaque=False, progress=progress).checkpoint(folder).digest != expected:
+        return f"it does not hold the weights of {side.source}"
+    return None
