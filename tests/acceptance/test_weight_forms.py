@@ -41,16 +41,21 @@ def test_a_hub_says_enough_of_weights_that_did_not_change(
     }
     with serving(Hub({"org/m": Repository(revisions, {"main": OLD})})) as hub:
         env = {"HF_ENDPOINT": hub.url, "HF_HOME": str(captured / "home"), "HF_HUB_OFFLINE": "0"}
-        _capture(kvgate, f"org/m@{OLD}", "old", **env)
-        hub.requests.clear()
-        for commit, name in ((PROSE, "prose"), (CHANGED, "changed")):
-            _capture(kvgate, f"org/m@{commit}", name, "--no-weights", **env)
+
+        def capture(commit: str, name: str, *more: str) -> None:
+            (captured / "serve.sh").write_text(serve("--revision", commit, model="org/m"))
+            _capture(kvgate, f"org/m@{commit}", name, *more, **env)
+
+        for commit, name in ((OLD, "old"), (PROSE, "prose"), (CHANGED, "changed")):
+            capture(commit, name, "--no-weights")
         assert not [path for verb, path in hub.requests if verb == "GET" and path.endswith(".safetensors")]
+        capture(OLD, "read")
     answer = check("old", "prose")
     assert (answer.verdict, answer.code) == (REUSE, 0)
-    answer = check("old", "changed")
-    assert (answer.verdict, answer.code) == (NEW, 11)
-    assert answer.finding("weights-changed")["unverified"]
+    for old, new in (("old", "changed"), ("read", "prose")):  # what was read is not what a hub publishes under its name
+        answer = check(old, new)
+        assert (answer.verdict, answer.code) == (NEW, 11)
+        assert answer.finding("weights-changed")["unverified"]
 
 
 def _gguf(path: Path, base: float) -> Path:
