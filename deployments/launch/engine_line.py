@@ -342,7 +342,7 @@ class EngineLine:
                 self.software.append(f"{name} is set, and what code it brings in is not known")
             elif name in surroundings.files:
                 self.run.undisclosed.append(f"{name} makes a shell read a file that was not given")
-            elif name not in table.read and not is_secret_name(name):
+            elif name not in table.read and not table.may_be_secret(name):
                 names.append(name)
         for name in names:
             if not table.counted(name):
@@ -359,6 +359,8 @@ class EngineLine:
                 self.args[name] = without_text(cleaned)
         if (folder := clean_text(self.run.workdir)) is not None and folder:
             self.args["workdir"] = folder  # another folder of the same image may hold other code
+        if (program := clean_text(self.run.program)) is not None and program:
+            self.args["program"] = program  # as may another environment in it
         if unread:
             self.notes.append(f"environment variables taken to change nothing: {', '.join(map(shown_name, unread))}")
         self.variables()

@@ -9,7 +9,14 @@ from pathlib import PurePosixPath
 
 from kvgate.deployments.launch.containers import TOOLS, ContainerRun, Mount, read_container_run, read_image
 from kvgate.deployments.launch.shell import MAX_FILLED, Script, Word, split_script, too_much_to_fill_in
-from kvgate.deployments.launch.surroundings import Shell, wrapped_by
+from kvgate.deployments.launch.surroundings import (
+    Shell,
+    is_python,
+    outside_the_system,
+    places,
+    without_keywords,
+    wrapped_by,
+)
 from kvgate.deployments.launch.variables import with_known_variables
 from kvgate.rules.errors import InputError
 
@@ -64,6 +71,7 @@ class Invocation:
         hidden: why flags may be given that the text does not show.
         notes: what a reader should know of how the server came about.
         workdir: the folder of the image from which ``python -m`` takes code, where it is another than the image's own.
+        program: the engine's command, or its Python, where the line names one outside the system's folders.
         worker: the engine is a worker of Dynamo, which has flags of its own.
         frontend: what renders requests in front of such a worker; ``None``: it is not known.
     """
@@ -82,6 +90,7 @@ class Invocation:
     hidden: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     workdir: str = ""
+    program: str = ""
     worker: bool = False
     frontend: ContainerRun | None = None
 
@@ -131,9 +140,10 @@ def _in_script(script: Script, shell: Shell, text: _Text, depth: int) -> list[In
     found: list[Invocation] = []
     looped: list[tuple[Invocation, int]] = []
     shell.substitute(script, text.source)
-    for command in script.commands:
+    serving = [bool(_in_command(without_keywords(one.words), Shell(), text, depth)) for one in script.commands]
+    for command, place in zip(script.commands, places(script.commands, serving), strict=True):
         before = shell.loops
-        words = with_known_variables(shell.enter(command), shell)
+        words = with_known_variables(shell.enter(command, place), shell)
         here = _in_command(words, shell, text, depth) if words else []
         if here:
             found += here
@@ -164,7 +174,9 @@ def _in_command(command: Sequence[Word], shell: Shell, text: _Text, depth: int) 
             script = Word(_decoded(text.scripts[word.text], word.text, text.source))
             return _in_nested(script, command[at + 1 :], _before_shell(command[:at]), shell, text, depth)
         if name in _SERVER_COMMANDS and following[:1] == [_SERVER_COMMANDS[name]]:
-            return [_invocation(name, command[at + 2 :], name == "vllm", shell, command[:at])]
+            started = _invocation(name, command[at + 2 :], name == "vllm", shell, command[:at])
+            started.program = outside_the_system(word.text)
+            return [started]
         module = word.text == "-m" and following[:1] == ["tensorrt_llm.commands.serve"]
         if name == _TRTLLM or module:
             return _trtllm(command, at + (2 if module else 1), shell, module=module)
@@ -212,6 +224,7 @@ def _invocation(
     if (reason := wrapped_by(prefix)) is not None:
         found.altered.append(reason)
     found.workdir = shell.workdir if module else ""
+    found.program = next((outside_the_system(word.text) for word in prefix if is_python(word)), "")
     if module and shell.moved:
         found.altered.append("`python -m` takes code from the folder that was entered before")
     return found

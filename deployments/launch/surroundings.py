@@ -26,7 +26,10 @@ _OPENING = frozenset({"if", "while", "until", "for", "case", "select", "{", "fun
 _CLOSING = frozenset({"fi", "done", "esac", "}"})
 _JOINING = frozenset({"then", "else", "elif", "do", "!", "time", "in"})
 _LOOPS = frozenset({"while", "until", "for", "select"})
-_TESTS = frozenset({"[", "[[", "test", "grep", "false"})
+_DECLARING = frozenset({"export", "declare", "typeset", "readonly", "local"})
+# What ends well whatever happens, so that what stands behind `&&` runs.
+_NEVER_FAIL = _DECLARING | {":", "true", "echo", "printf", "set", "unset"}
+_READ_LETTERS = frozenset("gprx")  # of `declare`; others change what is assigned
 _SET_OPTIONS = re.compile(
     r"[-+][Baefhmnuvx]+|[-+][Baefhmnuvx]*o|allexport|errexit|errtrace|nounset|pipefail|posix|verbose|xtrace"
 )
@@ -34,6 +37,8 @@ _PYTHON = re.compile(r"python[0-9.]*")
 _PYTHON_VALUES = ("-X", "-W")
 _SYSTEM = ("", "/bin/", "/usr/bin/", "/usr/local/bin/", "/sbin/", "/usr/sbin/")
 _HARMLESS_FILES = re.compile(r"[0-9]+-?|-|/dev/\S*|/tmp/\S*|/var/log/\S*|[^.]\S*\.(?:log|pid)|\.?\.?/?\S*\.log")
+_CONTAINER_TOOLS = frozenset({"docker", "podman"})
+_LOOKING = frozenset({"pull", "rm", "stop", "kill", "ps", "logs", "network", "volume", "inspect", "images", "wait"})
 _MAX_SUBSTITUTIONS = 256
 _MAX_NESTED = 2  # substitutions inside substitutions
 
@@ -99,6 +104,8 @@ class Shell:
     _open: list[str] = field(default_factory=list)
     _subshells: int = 0
     _tested: bool = False
+    _failing: bool = False
+    _aside: bool = False
 
     def inside(self, environment: dict[str, Word], altered: Iterable[str]) -> Shell:
         """Return the state in which a shell started by this one begins."""
@@ -118,15 +125,18 @@ class Shell:
             if inner is None:
                 self.altered.append("a substitution runs commands that kvgate does not read")
                 continue
-            self.altered += filter(None, (_foreign(_without_keywords(one.words), one.writes) for one in inner.commands))
+            self.altered += filter(None, (_foreign(without_keywords(one.words), one.writes) for one in inner.commands))
             self.substitute(inner, source, depth + 1)
 
-    def enter(self, command: Command) -> tuple[Word, ...]:
+    def enter(self, command: Command, place: Place) -> tuple[Word, ...]:
         """Keep account of conditions, loops and subshells; return the command without their keywords."""
         self._subshells += command.after.count("(") - command.after.count(")")
-        if command.after != "&&":  # else the chain goes on
-            self._tested = "|" in command.after
-        at = 0
+        if place.joined != "&&":
+            self._tested = "|" in place.joined
+        elif not place.before_server:  # the server would not run either
+            self._tested = self._tested or self._failing
+        self._aside = place.aside
+        at, negated = 0, False
         for word in command.words:
             if word.text in _OPENING:
                 self._open.append(word.text)
@@ -135,14 +145,15 @@ class Shell:
                     self._open.pop()
             elif word.text not in _JOINING:
                 break
+            negated = negated or word.text == "!"
             at += 1
         self.loops = sum(opened in _LOOPS for opened in self._open)
         words = command.words[at:]
-        self._tested = self._tested or (bool(words) and words[0].text in _TESTS)
+        self._failing = negated or not _never_fails(words)
         return words
 
     def _conditional(self) -> bool:
-        return bool(self._open) or self._subshells > 0 or self._tested
+        return bool(self._open) or self._subshells > 0 or self._tested or self._aside
 
     def run(self, words: Sequence[Word], writes: Sequence[Word], *, headed: bool) -> None:
         """Take in one command that is not the server.
@@ -158,7 +169,7 @@ class Shell:
             self._assign(words[0].text, Word("", (f"${words[0].text}",)), export=False)
             return
         name = words[0].text
-        if name in ("export", "declare", "typeset", "readonly", "local"):
+        if name in _DECLARING:
             self._declare(name, words[1:])
         elif name == "unset":
             for word in words[1:]:
@@ -190,15 +201,18 @@ class Shell:
         self.all_exported = on or (self.all_exported and not off)
 
     def _declare(self, name: str, words: Sequence[Word]) -> None:
-        options = [word.text for word in words if word.text.startswith(("-", "+"))]
+        options = [word.text for word in words if word.text.startswith(("-", "+")) and word.text != "--"]
         letters = "".join(option[1:] for option in options if option.startswith("-"))
-        if "n" in letters and name == "export":
+        taken = {"-n"} if name == "export" else {"+x"}
+        if set(options) & taken:
             for word in words:
-                self.exported.pop(word.text.partition("=")[0], None)
+                self._assign(word.text.partition("=")[0], None, export=False, keep=True)
             return
+        if unread := sorted(set("".join(option.lstrip("-+") for option in options)) - _READ_LETTERS):
+            self.undisclosed.append(f"`{name} -{unread[0]}` changes what is assigned")
         export = name == "export" or "x" in letters or self.all_exported
         for word in words:
-            if word.text in options:
+            if word.text in options or word.text == "--":
                 continue
             if _ASSIGNMENT.match(word.text):
                 ((name_, value),) = _assigned([word])
@@ -208,14 +222,15 @@ class Shell:
             elif export and word.text in self.variables:
                 self._assign(word.text, self.variables[word.text], export=True)
 
-    def _assign(self, name: str, value: Word | None, *, export: bool) -> None:
-        """Set a variable, or unset it; under a condition its value is not known afterwards."""
+    def _assign(self, name: str, value: Word | None, *, export: bool, keep: bool = False) -> None:
+        """Set a variable, or unset it (``keep``: for commands alone); under a condition it is not known afterwards."""
         if self._conditional():
             value = Word(value.text if value is not None else "", (f"${name}",))
         export = export or name in self.exported
         if value is None:
             self.exported.pop(name, None)
-            self.variables.pop(name, None)
+            if not keep:
+                self.variables.pop(name, None)
             return
         self.variables[name] = value
         if export:
@@ -224,31 +239,102 @@ class Shell:
     def environment(self, prefix: Sequence[Word]) -> dict[str, Word]:
         """Return what a command inherits, with what the words before it assign (``K=V vllm``, ``env -i K=V``)."""
         found = dict(self.exported)
-        texts = [word.text for word in prefix]
-        if "env" in map(_basename, texts):
-            start = [_basename(text) for text in texts].index("env")
-            found |= dict(_assigned(prefix[:start]))
-            for at, text in enumerate(texts[start:], start):
-                if text in ("-", "-i", "--ignore-environment"):
-                    found.clear()
-                elif text.startswith("--unset="):
-                    found.pop(text.partition("=")[2], None)
-                elif text in ("-u", "--unset") and at + 1 < len(texts):
-                    found.pop(texts[at + 1], None)
-                elif re.fullmatch(r"-u\w+", text):
-                    found.pop(text[2:], None)
-            prefix = prefix[start:]
-        return found | dict(_assigned(prefix))
+        at = 0
+        while at < len(prefix):
+            word = prefix[at]
+            at += 1
+            name = _basename(word.text)
+            if _ASSIGNMENT.match(word.text):
+                found |= dict(_assigned([word]))
+            elif name == "env":
+                at = self._env(prefix, at, found)
+            elif name == "exec" and at < len(prefix) and re.fullmatch(r"-[a-z]*[^al-][a-z]*", prefix[at].text):
+                self.undisclosed.append("`exec` is told to start the server with other variables")
+        return found
+
+    def _env(self, words: Sequence[Word], at: int, found: dict[str, Word]) -> int:
+        """Take in the options of ``env`` (coreutils, "env invocation"); return where what it runs begins."""
+        while at < len(words):
+            option = words[at].text
+            following = words[at + 1].text if at + 1 < len(words) else ""
+            if option == "--":
+                return at + 1
+            if option in ("-", "-i", "--ignore-environment"):
+                found.clear()
+            elif option in ("-u", "--unset"):
+                found.pop(following, None)
+                at += 1
+            elif option.startswith("--unset="):
+                found.pop(option.partition("=")[2], None)
+            elif re.fullmatch(r"-u\w+", option):
+                found.pop(option[2:], None)
+            elif option in ("-C", "--chdir") or option.startswith(("-C", "--chdir=")):
+                self.moved = True
+                at += option in ("-C", "--chdir")
+            elif option.startswith("-") and option not in ("-v", "--debug"):
+                self.undisclosed.append(f"`env {clean_text(option) or '...'}` may set or unset anything")
+            elif not option.startswith("-"):
+                return at
+            at += 1
+        return at
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a command stands among the others.
+
+    Attributes:
+        joined: how it hangs on the one before, without brackets: ``"&&"``, ``"||"``, ``";"``.
+        before_server: behind it the server follows, joined with ``&&`` alone.
+        aside: it runs in a shell of its own: in a pipeline, or in the background.
+    """
+
+    joined: str
+    before_server: bool
+    aside: bool
+
+
+def places(commands: Sequence[Command], servers: Sequence[bool]) -> list[Place]:
+    """Say where each command of a script stands; ``servers``: which of them start a server."""
+    joined = ["".join(character for character in one.after if character not in "()\n") for one in commands]
+    found: list[Place] = []
+    ahead, background = False, False
+    for at in reversed(range(len(commands))):
+        behind = joined[at + 1] if at + 1 < len(commands) else ""
+        ahead = servers[at] or (ahead and behind == "&&")
+        if behind not in ("&&", "||"):
+            background = behind.startswith("&")
+        found.append(Place(joined[at], ahead, background or (behind.startswith("|") and behind != "||")))
+    return found[::-1]
+
+
+def _never_fails(words: Sequence[Word]) -> bool:
+    asks = any("(" in label or "`" in label for word in words for label in word.expansions)
+    plain = bool(words) and (words[0].text in _NEVER_FAIL or all(_ASSIGNMENT.match(word.text) for word in words))
+    return plain and not asks
 
 
 def wrapped_by(prefix: Sequence[Word]) -> str | None:
     """Say which word in front of a server is none that runs it unchanged; ``None``: there is no such word."""
     rest = _unwrapped(prefix)
-    if rest and _PYTHON.fullmatch(_basename(rest[0].text)) and not rest[0].expansions:
+    if rest and is_python(rest[0]):
         rest = rest[1:]
         while rest and rest[0].text.startswith("-"):
             rest = rest[2:] if rest[0].text in _PYTHON_VALUES else rest[1:]
     return f"the server is run by {_shown(rest[0])}, and what that changes is not known" if rest else None
+
+
+def is_python(word: Word) -> bool:
+    """Whether a word names a Python."""
+    return bool(_PYTHON.fullmatch(_basename(word.text))) and not word.expansions
+
+
+def outside_the_system(path: str) -> str:
+    """Return a program's path where it lies in another folder than those of the system; else nothing.
+
+    Another environment of the same image may hold another engine.
+    """
+    return "" if path.removesuffix(_basename(path)) in _SYSTEM else path
 
 
 def over_code(mount: Mount, data: Iterable[str]) -> str | None:
@@ -298,8 +384,10 @@ def _foreign(words: Sequence[Word], writes: Sequence[Word]) -> str | None:
     texts = [word.text for word in rest[1:]]
     if name == "set" and not all(_SET_OPTIONS.fullmatch(text) for text in texts):
         return "`set` changes the shell before the server is run"
+    if name in _CONTAINER_TOOLS and next((text for text in texts if text[:1] != "-"), "") not in _LOOKING:
+        return f"`{name}` runs before the server, and what it changes is not known"
     saves = name == "curl" and any(re.match(r"--(?:output|remote)|-[a-zA-Z]*[oOJK]", text) for text in texts)
-    if saves or (name == "printf" and "-v" in texts):
+    if saves or (name in ("printf", "hash") and any(text[:1] == "-" and text != "--" for text in texts)):
         return f"`{name}` runs before the server, and what it changes is not known"
     files = [word for word in writes if word.expansions or not _HARMLESS_FILES.fullmatch(word.text)]
     if name in ("tee", "touch"):
@@ -311,7 +399,7 @@ def _foreign(words: Sequence[Word], writes: Sequence[Word]) -> str | None:
 
 def _unwrapped(words: Sequence[Word]) -> Sequence[Word]:
     """Return a command without assignments and the commands that run another unchanged."""
-    rest = _without_keywords(words)
+    rest = without_keywords(words)
     table = surroundings_table().wrappers
     at = 0
     while at < len(rest):
@@ -331,7 +419,8 @@ def _unwrapped(words: Sequence[Word]) -> Sequence[Word]:
     return ()
 
 
-def _without_keywords(words: Sequence[Word]) -> tuple[Word, ...]:
+def without_keywords(words: Sequence[Word]) -> tuple[Word, ...]:
+    """Return a command without the shell's keywords in front of it."""
     at = 0
     while at < len(words) and words[at].text in _OPENING | _CLOSING | _JOINING:
         at += 1

@@ -60,7 +60,10 @@ OFFLOAD = json.dumps(
 LINES: dict[str, tuple[str, LaunchFacts]] = {
     "the shortest": ("vllm serve org/m", facts()),
     "the module": ("python3 -m vllm.entrypoints.openai.api_server --model org/m", facts()),
-    "a full path, a prompt and wrappers": ("$ exec nohup /opt/venv/bin/vllm serve org/m &", facts()),
+    "a full path, a prompt and wrappers": (
+        "$ exec nohup /opt/venv/bin/vllm serve org/m &",
+        facts(values={"engine.args": {"program": "/opt/venv/bin/vllm"}}),
+    ),
     "continued lines and comments": (
         "#!/bin/bash\nset -e\n# start\nvllm serve org/m \\\n  --tensor-parallel-size 2 \\\n  -pp=2 # two\n",
         facts(values={"parallelism.tensor": 2, "parallelism.pipeline": 2}),

@@ -59,7 +59,7 @@ def test_a_command_known_to_change_nothing_leaves_everything_known(script: str) 
 
 WRAPPED = [
     "exec vllm serve org/m",
-    "nohup /opt/venv/bin/vllm serve org/m",
+    "nohup /usr/local/bin/vllm serve org/m",
     "taskset -c 0-3 numactl -C 0-7 --membind=0 vllm serve org/m",
     "timeout -k 5 1h python3.12 -u -X utf8 -m vllm.entrypoints.openai.api_server --model org/m",
     "tini -g -- vllm serve org/m",
@@ -70,6 +70,20 @@ WRAPPED = [
 @pytest.mark.parametrize("script", WRAPPED)
 def test_a_command_that_runs_the_server_unchanged_leaves_everything_known(script: str) -> None:
     assert inside(script) == inside("vllm serve org/m")
+
+
+@pytest.mark.parametrize(
+    ("line", "program"),
+    [
+        ("/opt/venv-b/bin/vllm serve org/m", "/opt/venv-b/bin/vllm"),
+        ("/opt/b/bin/python3 -m vllm.entrypoints.openai.api_server --model org/m", "/opt/b/bin/python3"),
+        ("nohup /usr/bin/python3 -m vllm.entrypoints.openai.api_server --model org/m", None),
+        ("vllm serve org/m", None),
+    ],
+)
+def test_a_program_in_a_folder_of_its_own_counts(line: str, program: str | None) -> None:
+    """Two environments of one image hold two engines."""
+    assert inside(line).values["engine.args"].get("program") == program
 
 
 # script before the server -> what the reason names
@@ -102,6 +116,10 @@ FOREIGN = {
     "source x/bin/activate && vllm serve org/m": "`source x/bin/activate`",
     "eval x; vllm serve org/m": "`eval`",
     "while true; do vllm serve org/m; pip install x; done": "`pip`",
+    "hash -p /mounted/vllm vllm; vllm serve org/m": "`hash`",
+    "docker cp x.py c:/x.py; vllm serve org/m": "`docker`",
+    "env -C /patched python3 -m vllm.entrypoints.openai.api_server --model org/m": "`python -m` takes code",
+    "env --chdir=/patched python3 -m vllm.entrypoints.openai.api_server --model org/m": "`python -m` takes code",
     "cd /patched && python3 -m vllm.entrypoints.openai.api_server --model org/m": "`python -m` takes code",
     "python3 /srv/api_server.py --model org/m": "from a file that is not among the installed packages",
 }
@@ -170,6 +188,28 @@ VARIABLES: dict[str, Any] = {
     "[ -f x ] && export L=HND; vllm serve org/m": UNKNOWN,
     "false || export L=HND; vllm serve org/m": UNKNOWN,
     "(export L=HND); vllm serve org/m": UNKNOWN,
+    "nvidia-smi && export L=HND; vllm serve org/m": UNKNOWN,
+    "nvidia-smi && export L=HND && vllm serve org/m": "HND",
+    "nvidia-smi && export L=HND && exec bash -c 'vllm serve org/m'": "HND",
+    "(nvidia-smi) && export L=HND; vllm serve org/m": UNKNOWN,
+    "! true && export L=HND; vllm serve org/m": UNKNOWN,
+    "A=$(date) && export L=HND; vllm serve org/m": UNKNOWN,
+    "echo a && A=1 && export L=HND; vllm serve org/m": "HND",
+    "true || export L=HND && vllm serve org/m": UNKNOWN,
+    "export L=HND | cat; vllm serve org/m": UNKNOWN,
+    "export L=HND & vllm serve org/m": UNKNOWN,
+    "true && export L=HND & vllm serve org/m": UNKNOWN,
+    "export L=HND; vllm serve org/m &": "HND",
+    "export L=HND; declare +x L; vllm serve org/m": None,
+    "declare -xl L=HND; vllm serve org/m": UNKNOWN,
+    "declare -xi L=HND; vllm serve org/m": UNKNOWN,
+    "export -- L=HND; vllm serve org/m": "HND",
+    "export L=HND; exec -c vllm serve org/m": UNKNOWN,
+    "export L=HND; exec -a x vllm serve org/m": "HND",
+    "export L=HND; env -vi vllm serve org/m": UNKNOWN,
+    "export L=HND; env --ignore-env vllm serve org/m": UNKNOWN,
+    "export L=HND; env -S 'a b' vllm serve org/m": UNKNOWN,
+    "export L=HND; env -v -- vllm serve org/m": "HND",
     "for i in 1; do export L=HND; done; vllm serve org/m": UNKNOWN,
     "export L=HN; L+=D; vllm serve org/m": UNKNOWN,
     "export $X; vllm serve org/m": UNKNOWN,
