@@ -9,6 +9,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from kvgate.deployments.launch.aibrix import CONNECTOR as AIBRIX
+from kvgate.deployments.launch.aibrix import read_aibrix
 from kvgate.deployments.launch.cache_facts import CACHE_PATHS, CacheFacts
 from kvgate.deployments.launch.kvbm import CONNECTOR as KVBM
 from kvgate.deployments.launch.kvbm import read_kvbm
@@ -101,6 +103,8 @@ def read_connector(config: Mapping[str, Any], environment: Mapping[str, Word]) -
             facts.doubt(path, _SERVER_SAYS)
     elif row.profile == KVBM:
         read_kvbm(environment, facts)
+    elif row.profile == AIBRIX:
+        read_aibrix(environment, facts)
     else:
         used |= _plain(row, extra, facts)
     if row.profile == "vllm-mooncake":

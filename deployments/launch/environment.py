@@ -7,6 +7,7 @@ from importlib import resources
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from kvgate.rules.credentials import is_secret_name
 from kvgate.rules.document import parse_document
 
 
@@ -22,7 +23,12 @@ class EnvironmentTable(BaseModel):
     counts: list[str]
     harmless: list[str]
     read: list[str]
+    plain: list[str] = Field(default_factory=list)
     kv_layouts: dict[str, str] = Field(default_factory=dict)
+
+    def may_be_secret(self, name: str) -> bool:
+        """Whether what a variable holds may be a credential, by its name."""
+        return name not in self.plain and is_secret_name(name)
 
     def counted(self, name: str) -> bool:
         """Whether a variable that no manifest path stands for belongs into ``engine.args``."""

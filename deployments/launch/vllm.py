@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from kvgate.deployments.launch.aibrix import CONNECTOR as AIBRIX
+from kvgate.deployments.launch.aibrix import PATHS as AIBRIX_PATHS
 from kvgate.deployments.launch.cache_facts import CACHE_PATHS, CacheFacts
 from kvgate.deployments.launch.connectors import (
     connector_table,
@@ -75,8 +77,12 @@ _SEEN_BY_READING = {
     "enable-expert-parallel": ("parallelism.expert",),
     "load-format": ("weights.checkpoint",),
 }
-# Connectors whose store variables name.
-_SET_BY_VARIABLES = frozenset({"lmcache", KVBM})
+# Connectors whose store variables name, and what each variable stands for.
+_STORE_VARIABLES: dict[str, Mapping[str, str]] = {
+    "lmcache": dict.fromkeys(("LMCACHE_REMOTE_URL", "LMCACHE_LOCAL_DISK"), "cache.location"),
+    KVBM: {},
+    AIBRIX: AIBRIX_PATHS,
+}
 _SET_BY_ENVIRONMENT = (
     "engine.prefix_hash.seed",
     "engine.kv_layout",
@@ -302,9 +308,8 @@ class _VllmLine(EngineLine):
         self.place(facts)
         for path, reason in facts.unknown:
             self.doubt(path, reason)
-        for name in ("LMCACHE_REMOTE_URL", "LMCACHE_LOCAL_DISK"):
-            if facts.values.get("cache.connector") == "lmcache":
-                self.variable(name, "cache.location")
+        for name, path in _STORE_VARIABLES.get(str(facts.values.get("cache.connector")), {}).items():
+            self.variable(name, path)
         self.notes += facts.notes
         if facts.split_roles:
             self.doubt("roles", "the line starts one half of a prefill/decode pair; the other is not in it")
@@ -330,8 +335,10 @@ class _VllmLine(EngineLine):
         """See the base class."""
         paths = [*CODE, *_SET_BY_ENVIRONMENT]
         connector = self.values.get("cache.connector", "unknown")
-        if connector is None or (connector not in _SET_BY_VARIABLES and connector in _profiles()):
+        if connector is None or (connector not in _STORE_VARIABLES and connector in _profiles()):
             paths = [path for path in paths if not path.startswith("cache.")]
+        elif connector == AIBRIX:
+            paths.append("cache.namespace")
         if "enable-lora" not in self.line.flags and not self.hidden:
             paths = [path for path in paths if path not in ("adapters", "request_features")]
         # No longer read by 0.28.0 (see _attention_variable).
