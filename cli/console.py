@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import sys
@@ -14,11 +15,26 @@ from kvgate.rules.errors import InputError
 FILE_WIDTH = 120
 """Columns of a report that goes to a file."""
 
+_LAST_STREAM = 2  # standard error's number
 _CI_WIDTH = 120  # a log without a terminal says 80, and folds what nobody asked to have folded
 
 
+class _Closed(io.StringIO):
+    """Stands for a stream that whoever started the process had closed."""
+
+    def write(self, _text: str) -> int:
+        raise OSError(errno.EBADF, "it is closed")
+
+
 def prepare() -> None:
-    """Make both streams show what their encoding lacks as escapes, instead of failing in the middle of a report."""
+    """Make both streams show what their encoding lacks as escapes, instead of failing in the middle of a report.
+
+    A stream that is closed takes nothing, and its number is not left to the next file that is opened.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _LAST_STREAM:
+        pass  # it was the lowest number that was free
+    os.close(descriptor)
+    sys.stdout, sys.stderr = sys.stdout or _Closed(), sys.stderr or _Closed()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

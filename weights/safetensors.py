@@ -48,7 +48,7 @@ DTYPE_BITS = {
 }
 MAX_HEADER = 100_000_000  # bytes; the library's own limit (safetensors/src/tensor.rs, MAX_HEADER_SIZE)
 MAX_TENSORS = 500_000  # in all files: keeps memory bounded where hostile headers are all tiny tensors
-MAX_HEADERS = 150_000_000  # bytes in all files; the largest public checkpoints have about 15 MB
+MAX_HEADERS = 64_000_000  # bytes in all files: their map is never too large; the largest public ones have about 15 MB
 MAX_DIMENSIONS = 64  # as torch has (c10/core/TensorImpl.h); a tensor map reads no more
 _MAX_NAME = 65_535  # bytes, as GGUF has it
 _MAX_METADATA = 200_000  # keys; some tools write one for each tensor

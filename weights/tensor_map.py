@@ -28,7 +28,7 @@ from kvgate.weights.fingerprint import Fingerprint
 from kvgate.weights.tail import kv_digest
 
 SCHEMA = "kvgate/tensor-map/v1"
-MAX_BYTES = 256 << 20  # a map of 1,000,000 tensors; the largest public checkpoints have about 100,000
+MAX_BYTES = 128 << 20  # of as many tensors as headers may hold; the largest public checkpoints have about 100,000
 
 _HEADER = re.compile(r'\{"schema":"([^"]*)","tensors":([0-9]{1,9}),"root":"(blake3:[0-9a-f]{64})"\}')
 # One spelling only, so that a line is either this or refused, and no parser meets nesting or a repeated key.

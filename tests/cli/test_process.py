@@ -97,6 +97,18 @@ def test_a_full_disk_behind_standard_output_is_no_verdict(pair: tuple[str, str],
     assert done.stderr == b"error: standard output: cannot be written: No space left on device\n"
 
 
+@pytest.mark.parametrize(
+    ("closed", "code", "err"),
+    [(">&-", 3, b"error: standard output: cannot be written: it is closed\n"), ("2>&-", 10, b"")],
+)
+def test_a_stream_that_is_closed_is_no_internal_error(
+    pair: tuple[str, str], tmp_path: Path, closed: str, code: int, err: bytes
+) -> None:
+    shell = ["sh", "-c", f'exec "$@" {closed}', "sh", *COMMAND, "check", *pair]
+    done = subprocess.run(shell, capture_output=True, cwd=tmp_path, env=environment(), check=False)
+    assert (done.returncode, done.stderr) == (code, err)
+
+
 def test_a_reader_that_went_away_changes_nothing(pair: tuple[str, str], tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
