@@ -37,8 +37,10 @@ SETTINGS = (
 )
 """Settings that keys or stored bytes depend on and that an engine may tell, by manifest path."""
 
-# A store in which nobody is: no connector, no namespace.
-_ABSENT_IS_TOLD = frozenset({"cache.connector"})
+_ABSENT_IS_TOLD = frozenset({"cache.connector"})  # that there is no store is an answer
+_NOTHING_BY_DEFAULT = frozenset({"model.revision", "cache.namespace"})  # no default of an engine sets them
+# vllm/config/cache.py, 0.32.0: CacheConfig.prefix_caching_hash_algo.
+_DEFAULTS: Mapping[tuple[str, str], Any] = {("vllm", "engine.prefix_hash.algorithm"): "sha256"}
 
 
 def verify_worker(
@@ -110,28 +112,57 @@ def settings_of(manifest: Manifest, endpoint: str, key: str | None = None) -> li
 
 
 def _setting(manifest: Manifest, path: str, running: Running) -> Item:
-    from kvgate.deployments.running import AUTO
     from kvgate.deployments.running_contradictions import agrees
 
     approved = manifest.get(path)
     if not isinstance(approved, Known):
         return Item(path, "not asked", "the approved manifest does not know it")
-    said = running.settings.get(path)
-    told = said is not None and said.value != AUTO
-    if path == "cache.namespace" and manifest.unset("cache.connector"):
-        return compared(path, None, None, "there is no store", equal=True)
+    said = _told(manifest, path, running)
     if approved.value is None and path not in _ABSENT_IS_TOLD:
-        if not told or said is None:
-            if path == "model.revision":
-                return Item(path, "same", "none was approved, and the server tells of none")
-            return Item(path, "not asked", "it is left to the engine's default, which the server does not tell")
-        if path in ("model.revision", "cache.namespace"):
-            return compared(path, None, said.value, said.where, equal=False)
-        return Item(path, "not asked", f"it is left to the engine's default, which is {shown(said.value)}")
-    if not told or said is None:
+        return _against_default(manifest, path, said, running)
+    if said is None:
         return Item(path, "not asked", _silence(path, running), shown(approved.value))
-    equal = agrees(path, approved.value, said.value)
-    return compared(path, approved.value, said.value, said.where, equal=equal)
+    return compared(path, approved.value, said.value, said.where, equal=agrees(path, approved.value, said.value))
+
+
+def _told(manifest: Manifest, path: str, running: Running) -> Said | None:
+    """Return what the server tells of a setting; a KV type that follows the compute type is that."""
+    from kvgate.deployments.running import AUTO, Said
+
+    said = running.settings.get(path)
+    if said is None or said.value != AUTO:
+        return said
+    compute = running.settings.get("precision.compute")
+    # A checkpoint that is quantized may name a type for the cache (vllm/utils/torch_utils.py,
+    # resolve_kv_cache_dtype_string, 0.32.0).
+    follows = path == "precision.kv_cache" and manifest.unset("model.quantization") and compute is not None
+    return Said(compute.value, f"{said.where}: auto, so as {compute.where}") if follows and compute else None
+
+
+def _against_default(manifest: Manifest, path: str, said: Said | None, running: Running) -> Item:
+    """Compare what a server tells where nothing was set: an engine's default, or nothing at all."""
+    if path in _NOTHING_BY_DEFAULT:
+        if said is not None:
+            return compared(path, None, said.value, said.where, equal=False)
+        if path != "cache.namespace" or _tells_its_namespace(manifest, running):
+            return Item(path, "same", "none was approved, and the server tells of none")
+        return Item(path, "not asked", _silence(path, running))
+    if said is None:
+        return Item(path, "not asked", "it is left to the engine's default, which the server does not tell")
+    if said.value == _DEFAULTS.get((running.engine, path)):
+        return compared(path, None, said.value, f"{said.where}: the engine's default", equal=True)
+    return Item(path, "not asked", f"it is left to the engine's default, and whether {shown(said.value)} is that")
+
+
+def _tells_its_namespace(manifest: Manifest, running: Running) -> bool:
+    """Whether a server tells the name space of its store where it has one; LMCache's settings are not the engine's."""
+    said = running.settings.get("cache.connector")
+    return said is not None and not str(said.value).startswith("lmcache") and not _by_requests(manifest)
+
+
+def _by_requests(manifest: Manifest) -> bool:
+    tenancy = manifest.value("cache.tenancy")
+    return isinstance(tenancy, Mapping) and tenancy.get("carried_by") is not None
 
 
 def _silence(path: str, running: Running) -> str:

@@ -91,7 +91,8 @@ def isolation_page(page: Page, found: Isolation) -> None:
         timing = found.timing
         page.say(
             f"by time to the first token: {timing.state} "
-            f"(a hit saves {timing.saved * 1e3:.1f} ms, p = {timing.warm:.2g}; the other tenant gains {timing.gained * 1e3:.1f} ms, p = {timing.other:.2g}; power {timing.power:.2f})"
+            f"(a hit saves {timing.saved * 1e3:.1f} ms, p = {timing.warm:.2g}; "
+            f"the other tenant gains {timing.gained * 1e3:.1f} ms, p = {timing.other:.2g}; power {timing.power:.2f})"
         )
     page.gap()
     page.say(found.why)

@@ -21,13 +21,22 @@ MINUTES = 900  # a hang guard
 
 
 @contextmanager
-def vllm(model: Path, extension: str, ranks: int, log: Path) -> Iterator[str]:
-    """Serve a model, and yield the URL; its workers have an extension, and its development mode is on."""
+def vllm(model: Path, extension: str, ranks: int, log: Path, *more: str) -> Iterator[str]:
+    """Serve a model, and yield the URL; its workers have an extension, and its development mode is on.
+
+    Args:
+        model: its folder.
+        extension: the workers' class.
+        ranks: how many there are.
+        log: where the server's words go.
+        more: further flags, which go before those that are given here.
+
+    """
     port = free_port()
     small = ["--dtype", "bfloat16", "--max-model-len", "64", "--block-size", "32", "--max-num-seqs", "2"]
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), *small]
     command += ["--enforce-eager", "--skip-tokenizer-init", "--tensor-parallel-size", str(ranks)]
-    command += ["--worker-extension-cls", extension, "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--worker-extension-cls", extension, "--host", "127.0.0.1", "--port", str(port), *more]
     with log.open("wb") as said:
         server = subprocess.Popen(
             command,
