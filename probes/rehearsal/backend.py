@@ -19,6 +19,10 @@ class CannotStageError(Exception):
     """A back end cannot start this deployment; the message says why. What was staged before is no proof."""
 
 
+class NoControlError(CannotStageError):
+    """A back end cannot take the boundary away, or plant what is wrong; the message says why. The rest can be staged."""
+
+
 @dataclass(frozen=True)
 class Prompt:
     """One request.
@@ -166,6 +170,7 @@ class Backend(Protocol):
         """Start a worker.
 
         Raises:
+            NoControlError: it is one that a control takes, and there is none.
             CannotStageError: this one cannot be.
 
         """

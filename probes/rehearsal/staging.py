@@ -19,6 +19,7 @@ from kvgate.probes.rehearsal.backend import (
     Generation,
     Ground,
     LayerError,
+    NoControlError,
     Prompt,
     Start,
     Worker,
@@ -196,13 +197,8 @@ class _Stage:
         self._prompts = prompts
         with self._worker(Start(self._new, "none", "no-reuse")) as worker:
             self._fresh = {self._name(one): self._ask(worker, one) for one in prompts}
-        if self._claim == "reuse":
-            with self._worker(Start(self._new, "foreign", fills=True, foreign=True)) as worker:
-                for prompt in prompts:
-                    self._ask(worker, prompt)
-            control = self._hits(Start(self._new, "foreign"), prompts)
-        else:
-            control = self._hits(self._removed(), prompts)
+        self._lacking: str | None = None
+        control = self._controlled(self._planted if self._claim == "reuse" else self._unguarded, prompts)
         inside = self._hits(Start(self._new, "old"), prompts)
         own = inside
         if self._claim == "separate" or any(hit.wrong for hit in inside):
@@ -248,6 +244,25 @@ class _Stage:
                         prompts.append(replace(after, adapter=name, filed=theirs))
         return prompts
 
+    def _controlled(self, staged: Callable[[Sequence[Prompt]], list[Hit]], prompts: Sequence[Prompt]) -> list[Hit]:
+        """Stage a control; where the back end has none, say so and go on: what follows is seen and proves nothing."""
+        try:
+            return staged(prompts)
+        except NoControlError as error:
+            self._lacking = str(error)
+            return []
+
+    def _planted(self, prompts: Sequence[Prompt]) -> list[Hit]:
+        """Have what is known to be wrong read from a store."""
+        with self._worker(Start(self._new, "foreign", fills=True, foreign=True)) as worker:
+            for prompt in prompts:
+                self._ask(worker, prompt)
+        return self._hits(Start(self._new, "foreign"), prompts)
+
+    def _unguarded(self, prompts: Sequence[Prompt]) -> list[Hit]:
+        """Have the new deployment read old entries with the boundary taken away."""
+        return self._hits(self._removed(), prompts)
+
     def _own(self, prompts: Sequence[Prompt]) -> list[Hit]:
         """Have the new deployment read what it wrote itself."""
         with self._worker(Start(self._new, "new", fills=True)) as worker:
@@ -258,7 +273,7 @@ class _Stage:
     def _tenants(self, prompt: Prompt) -> tuple[Part, tuple[Hit, ...]]:
         """Ask as another tenant for what the first one has in the store, the old deployment's and the new one's."""
         other = replace(prompt, salt=salt_of(self._new, _OTHER))
-        hits = self._hits(self._removed(), [other])
+        hits = self._controlled(self._unguarded, [other])
         if self._claim == "reuse":
             self._own([prompt])
         inside = [*self._hits(Start(self._new, "old"), [other]), *self._hits(Start(self._new, "new"), [other])]
@@ -274,6 +289,8 @@ class _Stage:
     def _layers(self, prompts: Sequence[Prompt]) -> tuple[LayerError, ...] | None:
         """Hold stored KV against the new deployment's, where both were asked for the same tokens."""
         worst: dict[int, LayerError] = {}
+        if self._lacking is not None:
+            return None
         with self._worker(self._removed()) as worker:
             for prompt in prompts:
                 if prompt.answer is not None or prompt.filed is None or prompt.filed.token_ids != prompt.token_ids:
@@ -367,6 +384,8 @@ class _Stage:
             return Part("held", f"with {where} the stale entry is hit, and the output is wrong", hits)
         if self._apart and not planted and any(hit.cached for hit in crossed):
             return Part("held", "with the boundary taken away another tenant's entry is hit", (*hits, *crossed))
+        if self._lacking is not None:
+            return Part("open", self._lacking, hits)
         if not any(hit.cached for hit in hits):
             return Part("open", "with the boundary taken away nothing is hit", hits)
         if not planted and self._claim == "separate":
