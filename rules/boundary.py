@@ -111,6 +111,8 @@ def met(change: Change, boundary: Boundary, sides: Sides) -> str | None:
         return f"{parts}: part of every key, and not the same on both sides (it speaks of the deployments given only)"
     if change.kind == "narrowed" and (carrier := _newly_carried(sides)) is not None:
         return f"every request carries {carrier} now, its key holds that, and no old entry has any"
+    if _another_path(change, sides):
+        return "the adapter's path: part of every key of its entries, and another now (among the deployments given)"
     cells = [cover.cell(change.dimension) for cover in (sides.old_cover, sides.new_cover)]
     if all(cell.key == "token-ids" for cell in cells) and _same_store(sides):
         return "it enters every key through the token hash: other tokens are other keys"
@@ -126,7 +128,7 @@ def keys_answer(change: Change, boundary: Boundary, sides: Sides) -> KeysAnswer:
     """Answer whether the connector's own key keeps old and new entries apart, as far as this change goes."""
     if boundary.detached:
         return "no store"
-    if boundary.separators:
+    if boundary.separators or _another_path(change, sides):
         return "yes"
     if not boundary.certain:
         return "unknown"
@@ -163,10 +165,24 @@ def _newly_carried(sides: Sides) -> str | None:
     return carrier if held and isinstance(features, Known) and carrier not in (features.value or ()) else None
 
 
+def _another_path(change: Change, sides: Sides) -> bool:
+    """Whether an adapter's entries are kept apart by the path that the engine loads it from, known on both sides."""
+    if (change.dimension, change.kind) != (_ADAPTERS, "replaced") or not _same_store(sides):
+        return False
+    name = change.path.removeprefix(f"{_ADAPTERS}.")
+    given = [(side.value(_ADAPTERS) or {}).get(name, {}).get("path") for side in (sides.old, sides.new)]
+    held = all(
+        cell.key == "separates" and cell.by_path
+        for cell in (cover.cell(_ADAPTERS) for cover in (sides.old_cover, sides.new_cover))
+    )
+    return held and None not in given and given[0] != given[1]
+
+
 def _same_store(sides: Sides) -> bool:
     return sides.same("cache.connector") is True
 
 
+_ADAPTERS = "adapters"
 # Two names of places may name one place (an alias, a link, a slash at the end), or lists that share a tier.
 _PLACE = "cache.location"
 

@@ -34,7 +34,8 @@ class Cell(DataModel):
     can share one. ``paths``: those of the dimension's manifest paths that enter it; all where none is listed.
     ``while_unset``: the manifest path that must be known to be unset for the key to hold it at all.
     ``clashes_with``: another thing requests carry that enters the key at the same place, so that a value of
-    one is a value of the other. ``scope``: the entries whose keys carry it. ``harmless_when``: the condition
+    one is a value of the other. ``scope``: the entries whose keys carry it. ``by_path``: of an adapter the path that
+    the engine loads it from enters the key beside its name, letter by letter. ``harmless_when``: the condition
     under which a difference leaves entries valid by design: ``mla``: the model keeps one latent for all heads;
     ``converted``: whoever reads brings the blocks into its own form, or refuses.
     """
@@ -45,6 +46,7 @@ class Cell(DataModel):
     while_unset: str | None = None
     clashes_with: Feature | None = None
     scope: Literal["all", "adapter", "media", "tenant"] = "all"
+    by_path: bool = False
     harmless_when: Literal["mla", "converted"] | None = None
     note: str | None = None
     source: str | None = None
@@ -158,6 +160,8 @@ class Profile(DataModel):
                 raise ValueError(f"cells: {name!r} is not a dimension")
             if strangers := [path for path in cell.paths if path not in known[name].paths]:
                 raise ValueError(f"cells: {strangers[0]!r} is no path of {name}")
+            if cell.by_path and (name, cell.key, cell.scope) != ("adapters", "separates", "adapter"):
+                raise ValueError(f"cells: {name}: by_path says how the key holds an adapter")
         for cell in (*self.cells.values(), *self.requests.values()):
             if cell.while_unset is not None and cell.while_unset not in schema_leaves():
                 raise ValueError(f"cells: while_unset: {cell.while_unset!r} is not a manifest path")

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.rules.clean import digest
+from tests.rules.clean import FORGET, digest
 from tests.rules.connectors import base
-from tests.rules.deciding import NAMESPACE, REUSE, decided
+from tests.rules.deciding import CLEAR, NAMESPACE, REUSE, decided
 
 FRONT = {**base("vllm-offload-fs"), "request_features": ["lora"]}
 
@@ -31,3 +31,32 @@ def test_knowing_less_of_an_adapter_never_helps(part: str) -> None:
 def test_a_tombstone_needs_no_rank() -> None:
     """The digest covers it, and the tombstone of a name holds no more than that."""
     assert decided(serving(removed=True), serving(rank=16, alpha=32)).verdict == REUSE
+
+
+@pytest.mark.parametrize("connector", ["vllm-offload-fs", "vllm-mooncake", "sglang-hicache-file"])
+def test_other_bytes_at_another_path_are_other_keys_where_the_key_holds_it(connector: str) -> None:
+    """vLLM 0.33.0, v1/core/kv_cache_utils.py:578; SGLang 0.5.23, srt/lora/lora_registry.py:48."""
+    front = {**base(connector), "request_features": ["lora"]}
+
+    def at(path: Any, letter: str, **changes: Any) -> dict[str, Any]:
+        entry = {"name": "a.b", "digest": digest(letter), **({} if path is FORGET else {"path": path})}
+        return {**front, "adapters": [entry], **changes}
+
+    apart = decided(at("/adapters/one", "8"), at("/adapters/two", "9"))
+    assert (apart.verdict, apart.exit_code, apart.findings[0].keys_separate) == (NAMESPACE, 0, "yes")
+    for old, new in (("/one", "/one"), (FORGET, "/two"), ("/one", FORGET), (None, "/two"), ("/one", None)):
+        decision = decided(at(old, "8"), at(new, "9"))
+        assert (decision.verdict, decision.exit_code, decision.findings[0].keys_separate) == (NAMESPACE, 10, "no")
+    # Readers that stay up load what they are told to, and the store may have been written under either path.
+    hot = {"request_features": ["lora", "lora_hot_load"]}
+    assert decided(at("/one", "8", **hot), at("/two", "9", **hot)).verdict == CLEAR
+
+
+def test_a_path_separates_only_where_the_key_is_known_to_hold_it() -> None:
+    for connector in ("trtllm", "llm-d-fs", "vllm-example"):
+        front = {**base(connector), "request_features": ["lora"]}
+        old, new = (
+            {**front, "adapters": [{"name": "billing", "path": f"/{letter}", "digest": digest(letter)}]}
+            for letter in "89"
+        )
+        assert not decided(old, new).accepted
