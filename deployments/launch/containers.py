@@ -87,6 +87,7 @@ class ContainerRun:
         files: files that are mounted and whose content is known, by their path in the container.
         hidden: why the command may have flags that the file does not show.
         notes: what a reader should know of how the container came about, one sentence each.
+        writers: what else runs in the pod and may write to what this container reads: a digest of it, by its name.
     """
 
     image: Word
@@ -100,6 +101,7 @@ class ContainerRun:
     files: Mapping[str, bytes] = field(default_factory=dict)
     hidden: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    writers: Mapping[str, str] = field(default_factory=dict)
 
 
 def completed_elsewhere(run: ContainerRun) -> ContainerRun:

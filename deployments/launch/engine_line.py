@@ -359,6 +359,8 @@ class EngineLine:
                 self.args[name] = without_text(cleaned)
         if (folder := clean_text(self.run.workdir)) is not None and folder:
             self.args["workdir"] = folder  # another folder of the same image may hold other code
+        for name, digest in self.run.writers.items():
+            self.args[f"beside.{name}"] = digest
         if (program := clean_text(self.run.program)) is not None and program:
             self.args["program"] = program  # as may another environment in it
         if unread:

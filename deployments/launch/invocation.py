@@ -72,6 +72,7 @@ class Invocation:
         notes: what a reader should know of how the server came about.
         workdir: the folder of the image from which ``python -m`` takes code, where it is another than the image's own.
         program: the engine's command, or its Python, where the line names one outside the system's folders.
+        writers: what else runs in the pod and may write to what the server reads: a digest of it, by its name.
         worker: the engine is a worker of Dynamo, which has flags of its own.
         frontend: what renders requests in front of such a worker; ``None``: it is not known.
     """
@@ -91,6 +92,7 @@ class Invocation:
     notes: tuple[str, ...] = ()
     workdir: str = ""
     program: str = ""
+    writers: Mapping[str, str] = field(default_factory=dict)
     worker: bool = False
     frontend: ContainerRun | None = None
 
@@ -349,5 +351,5 @@ def _in_container(run: ContainerRun, outer: dict[str, Word], text: _Text, depth:
         invocation.files = run.files
         invocation.altered += run.altered
         invocation.undisclosed += run.undisclosed
-        invocation.hidden, invocation.notes = run.hidden, run.notes
+        invocation.hidden, invocation.notes, invocation.writers = run.hidden, run.notes, run.writers
     return found

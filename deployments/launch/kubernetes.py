@@ -21,14 +21,16 @@ from kvgate.deployments.launch.objects import (
     short_text,
     text,
 )
-from kvgate.deployments.launch.secrets import clean_text
+from kvgate.deployments.launch.secrets import clean, clean_text
 from kvgate.deployments.launch.servers import Server
 from kvgate.deployments.launch.shell import MAX_FILLED, Word, too_much_to_fill_in
 from kvgate.deployments.launch.volumes import mounted
+from kvgate.rules.canonical import digest
 from kvgate.rules.errors import InputError
 
 _MAX_SERVERS = 500  # each is read in milliseconds; a fleet is a few objects with replicas
 _FEWER = "give the objects of one deployment"
+_SCRATCH = frozenset({"/dev/shm", "/tmp", "/run", "/var/run", "/var/log"})  # noqa: S108 - where nobody reads a model from
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -39,11 +41,12 @@ class _Given:
     objects: Sequence[KubernetesObject]
 
     def find(self, kind: str, name: object, namespace: str) -> KubernetesObject | None:
-        for one in self.objects:
-            # A file that names no namespace is applied to the one of the others.
-            if one.kind == kind and one.name == name and (namespace in ("", one.namespace) or not one.namespace):
-                return one
-        return None
+        """Return the object that is meant; ``None`` where none was given, or which of several is not known."""
+        named = [one for one in self.objects if one.kind == kind and one.name == name]
+        exact = [one for one in named if one.namespace == namespace]
+        # A file that names no namespace is applied to the one of the others.
+        meant = exact or [one for one in named if not namespace or not one.namespace]
+        return meant[0] if len(meant) == 1 else None
 
     def texts(self, name: object, namespace: str) -> Mapping[str, str] | None:
         """Return the texts of a ConfigMap; ``None`` where it was not given."""
@@ -151,8 +154,32 @@ def _container_run(
         files=files,
         hidden=one.made.hidden,
         notes=one.made.notes,
+        writers=_writers(container, spec),
     )
     return run if image else completed_elsewhere(run)
+
+
+def _writers(container: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, str]:
+    """Return the other containers of a pod that may write to what this one mounts, each by a digest of what it runs.
+
+    An init container that fetches the model is ordinary. That it is another one than before is a difference.
+    """
+    read = {
+        mount.get("name")
+        for mount in mappings(container.get("volumeMounts"))
+        if str(mount.get("mountPath")).rstrip("/") not in _SCRATCH
+    }
+    found = {}
+    for other in (*mappings(spec.get("initContainers")), *mappings(spec.get("containers"))):
+        mounts = mappings(other.get("volumeMounts"))
+        if other is container or not any(one.get("name") in read and one.get("readOnly") is not True for one in mounts):
+            continue
+        runs = {
+            key: other.get(key) for key in ("image", "command", "args", "workingDir", "env", "envFrom", "lifecycle")
+        }
+        name = clean_text(str(other.get("name")))
+        found[name or "..."] = digest(clean(runs)[0])
+    return found
 
 
 def _filled(value: Any, environment: Mapping[str, Word | None], where: str) -> Word:

@@ -8,6 +8,7 @@ from typing import Any
 
 from kvgate.deployments.launch.facts import LaunchFacts
 from kvgate.rules.canonical import canonical_json
+from kvgate.rules.errors import InputError
 
 _ONE_ANSWER = (
     "engine",
@@ -32,6 +33,37 @@ def pools_differ_in(pools: Sequence[LaunchFacts]) -> str | None:
         if any(getattr(one, name) != getattr(pools[0], name) for one in pools[1:]):
             return name.replace("_", " ")
     return None
+
+
+def with_workers(leader: LaunchFacts, workers: Sequence[LaunchFacts]) -> LaunchFacts:
+    """Return a server's facts without what a worker of its own group, which computes with it, has otherwise.
+
+    Args:
+        leader: the server that answers requests.
+        workers: what the lines of the others say that join it (``--headless``).
+
+    Raises:
+        InputError: one of them serves another model, or with another template, tokenizer, or adapters.
+    """
+    unknown = dict(leader.unknown)
+    for worker in workers:
+        if (why := pools_differ_in([leader, worker])) is not None:
+            raise InputError(
+                f"works for {leader.source} with another {why}",
+                where=worker.source,
+                hint="give every pod of a group the same",
+            )
+        reason = f"{worker.source} works for the same server and has it otherwise"
+        told = dict(worker.unknown)
+        for path in {*leader.values, *worker.values, *told}:
+            alike = (path in leader.values) == (path in worker.values) and leader.values.get(path) == worker.values.get(
+                path
+            )
+            if path in told or not alike or (path in leader.pending) != (path in worker.pending):
+                unknown.setdefault(path, reason)
+    known = {path: value for path, value in leader.values.items() if path not in unknown}
+    pending = tuple(path for path in leader.pending if path not in unknown)
+    return replace(leader, values=known, pending=pending, unknown=tuple(unknown.items()))
 
 
 def _unknown(pools: Mapping[str, LaunchFacts]) -> dict[str, str]:

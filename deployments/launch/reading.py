@@ -16,7 +16,7 @@ from kvgate.deployments.launch.kubernetes import kubernetes_servers
 from kvgate.deployments.launch.makers.charts import chart_objects, chart_of_values, is_chart
 from kvgate.deployments.launch.named_files import NamedFiles
 from kvgate.deployments.launch.objects import is_kubernetes
-from kvgate.deployments.launch.pools import as_pools, pools_differ_in
+from kvgate.deployments.launch.pools import as_pools, pools_differ_in, with_workers
 from kvgate.deployments.launch.servers import Server, chosen, named
 from kvgate.deployments.launch.sglang import sglang_facts
 from kvgate.deployments.launch.store_server import ENGINE, SAID_BY_SERVER, with_store
@@ -191,9 +191,10 @@ def _deployment(servers: Sequence[Server], files: Sequence[LaunchFile], handed: 
     """
     only = [one.only for one in files if one.only is not None]
     all_ = servers
-    servers = chosen(all_, only, _where(files))
+    servers, joining = chosen(all_, only, _where(files))
     neighbours = tuple(_neighbours([one for one in all_ if one not in servers], handed))
-    facts = [handed.facts(one.run, one.source, one.beside) for one in servers]
+    workers = [handed.facts(one.run, one.source, one.beside) for one in joining]
+    facts = [with_workers(handed.facts(one.run, one.source, one.beside), workers) for one in servers]
     bare = [replace(one, source="") for one in facts]
     if all(one == bare[0] for one in bare[1:]):
         return replace(facts[0], neighbours=neighbours)

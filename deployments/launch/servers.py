@@ -30,10 +30,8 @@ class Server:
     beside: Mapping[str, bytes] = field(default_factory=dict)
 
 
-def chosen(servers: Sequence[Server], only: Sequence[str], where: str) -> list[Server]:
-    """Return the servers that are meant.
-
-    Workers that join another's server without answering requests (``--headless``) are part of it.
+def chosen(servers: Sequence[Server], only: Sequence[str], where: str) -> tuple[list[Server], list[Server]]:
+    """Return the servers that are meant, and the workers that join them without answering requests (``--headless``).
 
     Args:
         servers: all that were found.
@@ -54,7 +52,7 @@ def chosen(servers: Sequence[Server], only: Sequence[str], where: str) -> list[S
             hint="expected a command of vLLM or SGLang, or vLLM's own image; of a custom resource give the pods that "
             "its controller makes (`kubectl get pods -o yaml`)",
         )
-    return leading or meant
+    return (leading, [one for one in meant if one not in leading]) if leading else (meant, [])
 
 
 def named(servers: Sequence[Server]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import PurePosixPath
 from typing import Any
 
 from kvgate.deployments.launch.containers import Mount
@@ -40,7 +41,7 @@ def mounted(
     templates = mappings(mapping(one.data.get("spec")).get("volumeClaimTemplates"))
     claims = {str(mapping(template.get("metadata")).get("name")) for template in templates}
     mounts: list[Mount] = []
-    files: dict[str, bytes] = {}
+    files: dict[str, tuple[int, bytes]] = {}  # with how deep their mount is
     for mount in mappings(container.get("volumeMounts")):
         name, target = mount.get("name"), mount.get("mountPath")
         if not isinstance(target, str) or not isinstance(name, str):
@@ -52,11 +53,21 @@ def mounted(
         else:
             volume = {"another file's": {}}
         given = _given_files(volume, mount, target, texts)
-        files |= given
+        # The deeper of two mounts lies over the other, of two at one place the later; what is not known covers too.
+        depth = len(PurePosixPath(target).parts)
+        files = {path: file for path, file in files.items() if not (file[0] <= depth and _is_below(path, target))}
+        covered = [one.target for one in mounts if len(PurePosixPath(one.target).parts) > depth]
+        files |= {
+            path: (depth, data) for path, data in given.items() if not any(_is_below(path, one) for one in covered)
+        }
         found = _mount(volume, mount, target, one.namespace)
         if not (given and _is_script_alone(target)):
             mounts.append(found)
-    return tuple(mounts), files
+    return tuple(mounts), {path: data for path, (_, data) in files.items()}
+
+
+def _is_below(path: str, target: str) -> bool:
+    return PurePosixPath(path).is_relative_to(target)
 
 
 def _is_script_alone(target: str) -> bool:
@@ -107,16 +118,27 @@ def _given_files(
     for part in parts:
         body = mapping(part.get("configMap"))
         found = texts(body.get("name")) if body else None
-        if found is None:
-            continue
         items = list(_items(body))
-        content |= {path: found[key] for key, path in items if key in found} if items else found
+        if found is not None:
+            content |= {path: found[key] for key, path in items if key in found} if items else found
+        elif part is not volume:  # of several sources the last counts, and this one is not known
+            written = _written_by(part)
+            content = {} if written is None else {path: one for path, one in content.items() if path not in written}
     sub = mount.get("subPath")
     if sub:
         return {target: content[sub].encode()} if isinstance(sub, str) and sub in content else {}
     root = target.rstrip("/")
     inside = {path: one for path, one in content.items() if ".." not in path.split("/")}
     return {f"{root}/{path}": one.encode() for path, one in inside.items()}
+
+
+def _written_by(source: Mapping[str, Any]) -> set[str] | None:
+    """Return the paths that a source of a projected volume writes; ``None``: it may write any."""
+    if token := mapping(source.get("serviceAccountToken")):
+        return {str(token.get("path"))}
+    kind = next((key for key in ("configMap", "secret", "downwardAPI") if key in source), None)
+    items = mappings(mapping(source.get(kind or "")).get("items"))
+    return {str(item.get("path")) for item in items} if items else None
 
 
 def _items(body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

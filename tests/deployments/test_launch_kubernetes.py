@@ -469,3 +469,117 @@ def test_names_that_leave_their_folder_are_not_followed() -> None:
     workload = mounting("files", "/etc/vllm", command=["vllm", "serve", "org/m", "--config", "/etc/vllm/../../x"])
     workload["spec"]["template"]["spec"]["volumes"][0]["configMap"]["items"] = [{"key": "x", "path": "../../x"}]
     assert "was not given" in reason(read(workload, escaping), "precision.compute")
+
+
+def _sharing(*others: dict[str, Any], path: str = "/models", **spec: Any) -> LaunchFacts:
+    mount = {"name": "models", "mountPath": path, "readOnly": True}
+    volumes = [{"name": "models", "persistentVolumeClaim": {"claimName": "m"}}]
+    return read(deployment(pod({"volumeMounts": [mount]}, *others, volumes=volumes, **spec)))
+
+
+def _fetch(script: str, **mount: Any) -> dict[str, Any]:
+    mounts = [{"name": "models", "mountPath": "/m", **mount}]
+    return {"name": "fetch", "image": "busybox", "command": ["sh", "-c", script], "volumeMounts": mounts}
+
+
+def test_what_else_writes_to_what_the_server_reads_counts() -> None:
+    """That the model is fetched before is ordinary; that it is changed on the way, from one release on, is not."""
+
+    def beside(facts: LaunchFacts) -> dict[str, Any]:
+        return {name: value for name, value in facts.values["engine.args"].items() if name.startswith("beside.")}
+
+    plain = beside(_sharing(initContainers=[_fetch("cp -r /src /m")]))
+    assert list(plain) == ["beside.fetch"]
+    assert beside(_sharing(initContainers=[_fetch("cp -r /src /m")])) == plain
+    assert beside(_sharing(initContainers=[_fetch("cp -r /src /m; sed -i s/1e4/5e5/ /m/config.json")])) != plain
+    assert beside(_sharing(_fetch("sleep inf; cp -r /src /m"))) not in ({}, plain)
+    assert beside(_sharing(initContainers=[_fetch("ls", readOnly=True)])) == {}
+    assert beside(_sharing(initContainers=[_fetch("ls")], path="/dev/shm")) == {}
+    secret = "sk-" + "a1b2c3d4e5f6" * 3
+    assert beside(_sharing(initContainers=[{**_fetch("x"), "env": [{"name": "HF_TOKEN", "value": secret}]}])) == beside(
+        _sharing(initContainers=[{**_fetch("x"), "env": [{"name": "HF_TOKEN", "value": secret + "1"}]}])
+    )
+
+
+def test_workers_of_a_group_are_held_against_their_leader() -> None:
+    def group(*flags: str, model: str = "org/m", **worker: Any) -> LaunchFacts:
+        own = {"command": ["vllm", "serve", model, "--headless", "--node-rank", "1", *flags], **worker}
+        return read(deployment(pod(), "head"), deployment(pod(own), "worker"))
+
+    alone = read(deployment(pod(), "head"))
+    assert group().values == alone.values
+    other = group("--kv-cache-dtype", "fp8")
+    assert "precision.kv_cache" not in other.values
+    assert reason(other, "precision.kv_cache").endswith("works for the same server and has it otherwise")
+    assert "engine.image" not in group(image="me/vllm-fork:v1").values
+    assert "engine.prefix_hash.seed" not in group(env=[{"name": "PYTHONHASHSEED", "value": "7"}]).values
+    with pytest.raises(InputError, match="with another model"):
+        group(model="org/n")
+
+
+CONFIG = {"envFrom": [{"configMapRef": {"name": "e"}}]}
+SEEDS = {
+    "the one of its namespace": ("b", {"a": "0", "b": "1"}, "1"),
+    "the one of its namespace before one without": ("b", {"": "0", "b": "1"}, "1"),
+    "the only one": ("", {"a": "3"}, "3"),
+    "one without a namespace": ("b", {"": "4"}, "4"),
+    "several": ("", {"a": "0", "b": "1"}, None),
+    "another namespace's": ("b", {"a": "0"}, None),
+}
+
+
+@pytest.mark.parametrize("name", SEEDS)
+def test_which_config_map_is_meant(name: str) -> None:
+    namespace, maps, seed = SEEDS[name]
+    server = deployment(pod(CONFIG))
+    server["metadata"]["namespace"] = namespace
+    objects = [config_map("e", {"PYTHONHASHSEED": one}) for one in maps.values()]
+    for one, where in zip(objects, maps, strict=True):
+        one["metadata"]["namespace"] = where
+    for given in ([server, *objects], [*objects[::-1], server]):
+        assert read(*given).values.get("engine.prefix_hash.seed") == seed
+
+
+COVERED = {
+    "nothing over it": ([], "redis://a:1"),
+    "a secret over the file": ([{"name": "s", "mountPath": "/cfg/lmcache.yaml", "subPath": "k"}], None),
+    "a secret over the folder, later": ([{"name": "s", "mountPath": "/cfg"}], None),
+    "a secret elsewhere": ([{"name": "s", "mountPath": "/other"}], "redis://a:1"),
+}
+
+
+@pytest.mark.parametrize("name", COVERED)
+def test_a_file_that_another_mount_covers_is_not_read(name: str) -> None:
+    mounts, url = COVERED[name]
+    volumes = [{"name": "c", "configMap": {"name": "c"}}, {"name": "s", "secret": {"secretName": "s"}}]
+    variable = {"name": "LMCACHE_CONFIG_FILE", "value": "/cfg/lmcache.yaml"}
+    transfer = '{"kv_connector":"LMCacheConnectorV1","kv_role":"kv_both"}'
+    container = {
+        "command": ["vllm", "serve", "org/m", "--kv-transfer-config", transfer],
+        "env": [variable],
+        "volumeMounts": [{"name": "c", "mountPath": "/cfg"}, *mounts],
+    }
+    given = config_map("c", {"lmcache.yaml": "remote_url: redis://a:1\n"})
+    assert read(deployment(pod(container, volumes=volumes)), given).values.get("cache.location") == url
+
+
+@pytest.mark.parametrize(
+    ("later", "url"),
+    [
+        ({"secret": {"name": "s"}}, None),
+        ({"secret": {"name": "s", "items": [{"key": "k", "path": "other"}]}}, "redis://a:1"),
+        ({"secret": {"name": "s", "items": [{"key": "k", "path": "lmcache.yaml"}]}}, None),
+        ({"serviceAccountToken": {"path": "token"}}, "redis://a:1"),
+        ({"configMap": {"name": "not given"}}, None),
+    ],
+)
+def test_of_several_sources_of_a_volume_the_last_counts(later: dict[str, Any], url: str | None) -> None:
+    volumes = [{"name": "c", "projected": {"sources": [{"configMap": {"name": "c"}}, later]}}]
+    transfer = '{"kv_connector":"LMCacheConnectorV1","kv_role":"kv_both"}'
+    container = {
+        "command": ["vllm", "serve", "org/m", "--kv-transfer-config", transfer],
+        "env": [{"name": "LMCACHE_CONFIG_FILE", "value": "/cfg/lmcache.yaml"}],
+        "volumeMounts": [{"name": "c", "mountPath": "/cfg"}],
+    }
+    given = config_map("c", {"lmcache.yaml": "remote_url: redis://a:1\n"})
+    assert read(deployment(pod(container, volumes=volumes)), given).values.get("cache.location") == url
