@@ -18,6 +18,8 @@ from kvgate.deployments.launch.lmcache import read_lmcache
 from kvgate.deployments.launch.shell import Word
 from kvgate.rules.document import parse_document
 
+# Of an object store: where it is, and how it is reached.
+_STORE_KEYS = frozenset({"bucket", "endpoint_override", "scheme", "region", "ca_bundle"})
 _SERVER_SAYS = "the LMCache server says it, not the engine"
 
 
@@ -84,7 +86,7 @@ def read_connector(config: Mapping[str, Any], environment: Mapping[str, Word]) -
     if not isinstance(name, str) or not name:
         return no_connector()
     facts = no_connector()
-    rest = {
+    facts.rest = {
         key: value
         for key, value in config.items()
         if key not in ("kv_connector", "kv_connector_extra_config", "kv_role", *table.harmless)
@@ -111,12 +113,11 @@ def read_connector(config: Mapping[str, Any], environment: Mapping[str, Word]) -
         facts.doubt("cache.location", "the file named by MOONCAKE_CONFIG_PATH says it")
     left = {key: value for key, value in extra.items() if key not in used and key not in table.harmless}
     if left:
-        rest["kv_connector_extra_config"] = left
+        facts.rest["kv_connector_extra_config"] = left
     role = config.get("kv_role")
     if role in ("kv_producer", "kv_consumer"):
         facts.split_roles = True
-        rest["kv_role"] = role
-    facts.rest = rest
+        facts.rest["kv_role"] = role
     return facts
 
 
@@ -184,12 +185,12 @@ def _offloading(extra: Mapping[str, Any], facts: CacheFacts) -> set[str]:
     facts.notes[:] = []
     facts.settle("cache.connector", row.profile)
     taken = _plain(row, tier, facts) | set(row.harmless) | {"type"}
+    left = {key: value for key, value in tier.items() if key not in taken}
     if tier["type"] == "obj":
-        store = tier.get("store_config")
-        taken.add("store_config")
-        _take(facts, "cache.location", _object_store(store) if isinstance(store, Mapping) else 0)
+        if (more := _object_store(left.pop("store_config", None), facts)) is not None:
+            left["store_config"] = more
     used |= {"spec_name", "secondary_tiers"}
-    if left := {key: value for key, value in tier.items() if key not in taken}:
+    if left:
         facts.rest["secondary_tier"] = left
     return used
 
@@ -207,10 +208,16 @@ def _from_elsewhere(row: Connector, extra: Mapping[str, Any], facts: CacheFacts)
     return used | _plain(row, extra, facts) | {"backend"}
 
 
-def _object_store(store: Mapping[str, Any]) -> str | None:
-    bucket, endpoint = store.get("bucket"), store.get("endpoint_override")
-    if not isinstance(bucket, str) or not isinstance(endpoint, str):
-        return None
-    scheme = store.get("scheme", "http")
-    base = endpoint if "://" in endpoint else f"{scheme}://{endpoint}"
-    return f"{base.rstrip('/')}/{bucket}"
+def _object_store(store: Any, facts: CacheFacts) -> Any:
+    """Settle where an object store is; return what else is said of it that counts.
+
+    Source: vllm/v1/kv_offload/tiering/obj/config.py, ``ObjStoreConfig``, 0.32.0.
+    """
+    given = store if isinstance(store, Mapping) else {}
+    bucket, endpoint, scheme = given.get("bucket"), given.get("endpoint_override"), given.get("scheme", "http")
+    if not all(isinstance(one, str) and one for one in (bucket, endpoint, scheme)):
+        facts.doubt("cache.location", "its store_config does not name bucket and endpoint")
+        return store
+    base = str(endpoint) if "://" in str(endpoint) else f"{scheme}://{endpoint}"
+    facts.settle("cache.location", f"{base.rstrip('/')}/{bucket}")
+    return {key: value for key, value in given.items() if key not in _STORE_KEYS} or None

@@ -310,6 +310,38 @@ LINES: dict[str, tuple[str, LaunchFacts]] = {
             notes=("--kv-transfer-config held a credential; it was left out",),
         ),
     ),
+    "what a tier is told besides counts": (
+        """vllm serve org/m --kv-transfer-config '{"kv_connector":"OffloadingConnector","kv_connector_extra_config":
+           {"spec_name":"TieringOffloadingSpec","more":2,"secondary_tiers":[{"type":"obj","prefix":"p1","codec":"lossy",
+           "store_config":{"bucket":"kv","endpoint_override":"s3:9000","region":"eu","compression":"fp8"}}]}}'""",
+        facts(
+            values={
+                "cache.connector": "vllm-offload-object",
+                "cache.location": "http://s3:9000/kv",
+                "cache.namespace": "p1",
+                "engine.args": {
+                    "kv-transfer-config": {
+                        "secondary_tier": {"codec": "lossy", "store_config": {"compression": "fp8"}},
+                        "kv_connector_extra_config": {"more": 2},
+                    }
+                },
+            },
+        ),
+    ),
+    "a bucket without its endpoint": (
+        """vllm serve org/m --kv-transfer-config '{"kv_connector":"OffloadingConnector","kv_connector_extra_config":
+           {"spec_name":"TieringOffloadingSpec","secondary_tiers":[{"type":"obj","prefix":"p1",
+           "store_config":{"bucket":"kv"}}]}}'""",
+        facts(
+            values={
+                "cache.connector": "vllm-offload-object",
+                "cache.namespace": "p1",
+                "engine.args": {"kv-transfer-config": {"secondary_tier": {"store_config": {"bucket": "kv"}}}},
+            },
+            without=["cache.location"],
+            unknown=(*NO_VERSION, ("cache.location", "its store_config does not name bucket and endpoint")),
+        ),
+    ),
     "offload to memory alone": (
         "vllm serve org/m --kv-offloading-size 10",
         facts(
