@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvgate.deployments.compiled import compiled_engine
@@ -13,6 +15,36 @@ from kvgate.rules.progress import Progress
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHORT = re.compile(r"[0-9a-f]{7,40}")
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Where the files are that an engine reads beside the model's, as far as the user says it.
+
+    Attributes:
+        adapters: folders by adapter name.
+        tokenizer: the folder of the tokenizer that the launch line names.
+        draft: the folder of the speculative model that it names.
+        chat_template: a template file or text, which overrides the one it names.
+    """
+
+    adapters: Mapping[str, Path] = field(default_factory=dict)
+    tokenizer: Path | None = None
+    draft: Path | None = None
+    chat_template: str | None = None
+
+
+def here(launch: LaunchFacts, name: str) -> tuple[Path | None, str]:
+    """Return where something that the launch line names is on this machine, or why that is not known.
+
+    A path inside a container is looked up where it is mounted from, and nowhere else: what this machine has at that
+    path is something else. A relative one is no place at all.
+    """
+    place = launch.place(name)
+    if not place.value:
+        return None, place.reason or "where it is is not known"
+    path = Path(place.value)
+    return (path, "") if exists(path) else (None, f"there is nothing at {path}")
 
 
 def locate(
@@ -35,7 +67,8 @@ def locate(
     if exists(path):
         if revision is not None:
             raise UsageError("a revision was given, but the model is a folder", where=model)
-        return path, None
+        # A link may be switched while files are read one after the other: it is followed once.
+        return path.resolve(), None
     split = split_repository(model)
     if split is None:
         raise InputError(

@@ -47,6 +47,12 @@ _STRING, _ARRAY = 8, 9
 _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 # How a file is cut says nothing about the model.
 _PLACEMENT = frozenset({"general.alignment", "split.no", "split.count", "split.tensors.count"})
+# Nor do names, licences and where it came from (ggml-org/ggml docs/gguf.md, "General metadata"; gguf 0.19.0,
+# constants.py Keys.General; imatrix: llama.cpp tools/quantize). What is not here counts.
+_LABELS = re.compile(
+    r"general\.(?:name|author|version|organization|finetune|basename|description|quantized_by|size_label|url|doi|uuid"
+    r"|repo_url|tags|languages|datasets|license(?:\..*)?|(?:source|base_model|dataset)\..*)|quantize\.imatrix\..*"
+)
 _TOGETHER = "download all parts again"
 _PART = re.compile(r"(.+)-([0-9]{5})-of-([0-9]{5})\.gguf")
 
@@ -57,7 +63,7 @@ class GgufModel:
 
     Attributes:
         files: one, or the parts in their order.
-        metadata: the keys and values as JSON has them, how the file is cut left out; long texts and arrays stand as
+        metadata: the keys and values as JSON has them, without how the file is cut and labels; long texts and arrays are
             ``{"digest": ..., "count": ...}``.
         metadata_digest: ``blake3:<64 hex>`` over keys, types and values, byte for byte.
     """
@@ -116,8 +122,12 @@ def open_gguf(path: Path) -> GgufModel:
             _refuse(other, f"more than {MAX_TENSORS} tensors in all parts")
     if (claimed := header.number("split.tensors.count", total)) != total:
         _refuse(first, f"it says that there are {claimed} tensors in all parts, and there are {total}", _TOGETHER)
-    metadata = {key: value.shown for key, value in sorted(header.values.items()) if key not in _PLACEMENT}
+    metadata = {key: value.shown for key, value in sorted(header.values.items()) if _counts(key)}
     return GgufModel(tuple(files), metadata, header.metadata_digest())
+
+
+def _counts(key: str) -> bool:
+    return key not in _PLACEMENT and not _LABELS.fullmatch(key)
 
 
 def read_gguf_header(name: str, size: int, read: Callable[[int, int], bytes]) -> GgufHeader:
@@ -211,10 +221,10 @@ class _Header:
         del self._data
 
     def metadata_digest(self) -> str:
-        """Return the digest over keys, types and values; how the file is cut is left out."""
+        """Return the digest over keys, types and values; how the file is cut, and labels, are left out."""
         hasher = blake3(field(_METADATA))
         for key, value in sorted(self.values.items()):
-            if key not in _PLACEMENT:
+            if _counts(key):
                 hasher.update(field(key.encode()) + field(value.kind) + field(value.content))
         return printed(hasher.digest())
 

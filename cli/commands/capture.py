@@ -46,6 +46,14 @@ def capture(
         list[str] | None,
         typer.Option(metavar="NAME=PATH", help="Where an adapter's files are. Repeatable."),
     ] = None,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="Where the files of the tokenizer are that the launch line names."),
+    ] = None,
+    draft: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="Where the files of the speculative model are that the launch line names."),
+    ] = None,
     chat_template: Annotated[
         str | None, typer.Option(metavar="FILE", help="A chat template that replaces the checkpoint's.")
     ] = None,
@@ -129,7 +137,9 @@ def capture(
     refuse_overwriting(places(output), (Path(name) for name in read if name is not None))
     lines = read_launch([_launch_file(name) for name in launch or ()])
 
+    from kvgate.cli.commands.stored import not_kept
     from kvgate.deployments.capture import capture as gather
+    from kvgate.deployments.locating import Beside
     from kvgate.weights.kept_hashes import KeptHashes
 
     require_writable(output)
@@ -138,13 +148,12 @@ def capture(
             model,
             revision=revision,
             launch=lines,
-            adapters=adapters,
-            chat_template=chat_template,
+            beside=Beside(adapters, tokenizer, draft, chat_template),
             renderer=elsewhere or ("here" if renderer else None),
             sets=_laid_over(found.capture.set, settings),
             unsets=[*found.capture.unset, *(unset or ())],
             snapshot_to=Path(scratch) / "tokens.jsonl",
-            kept=None if hash_cache is None else KeptHashes(hash_cache),
+            kept=None if hash_cache is None else KeptHashes(hash_cache, not_kept),
             opaque_pickle=opaque_pickle,
             fetch_weights=not no_weights,
             endpoint=endpoint,

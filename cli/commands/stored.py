@@ -24,7 +24,7 @@ class Stored:
     def __init__(self, hash_cache: Path | None, opaque: bool, progress: Progress) -> None:
         from kvgate.weights.kept_hashes import KeptHashes
 
-        self._kept: KeptHashes | None = None if hash_cache is None else KeptHashes(hash_cache, _not_kept)
+        self._kept: KeptHashes | None = None if hash_cache is None else KeptHashes(hash_cache, not_kept)
         self._opaque = opaque
         self._progress = progress
 
@@ -151,7 +151,8 @@ def _untied(found: MapDifference, old: Path, new: Path) -> str | None:
     return f"{bare[0]} has no config.json, so nothing says that {alone[0]} is tied to the embedding"
 
 
-def _not_kept(error: InputError) -> None:
+def not_kept(error: InputError) -> None:
+    """Say that a file of kept hashes could not be written; the digests are there."""
     from kvgate.cli import console
 
     console.say(f"the hashes are not kept: {error}")

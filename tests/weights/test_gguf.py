@@ -87,7 +87,7 @@ def test_the_table_is_the_packages() -> None:
     "change",
     [
         lambda writer: writer.add_rope_scaling_factor(2.0),
-        lambda writer: writer.add_string("general.name", "another"),
+        lambda writer: writer.add_string("general.type", "another"),
         lambda writer: writer.add_uint64("llama.expert_count", 8),
         lambda writer: writer.add_array("tokenizer.ggml.merges", ["a b"] * 100),
     ],
@@ -97,6 +97,20 @@ def test_metadata_counts_in_its_digest_and_in_no_other(change: Callable[[Any], N
     assert new.digest == old.digest
     assert new.metadata_digest != old.metadata_digest
     assert new.metadata != old.metadata
+
+
+LABELS = ["general.name", "general.quantized_by", "general.license.link", "general.base_model.0.name",
+          "quantize.imatrix.file"]  # fmt: skip
+
+
+@pytest.mark.parametrize("key", LABELS)
+def test_what_a_model_is_called_and_where_it_comes_from_does_not_count(key: str, tmp_path: Path) -> None:
+    """Every new upload of the same quantization says something else there."""
+    old, new = (
+        _print(_written(tmp_path / f"{value}.gguf", lambda writer, value=value: writer.add_string(key, value)))
+        for value in ("one", "two")
+    )
+    assert (new.digest, new.metadata_digest, new.metadata) == (old.digest, old.metadata_digest, old.metadata)
 
 
 def test_alignment_and_splitting_change_the_layout_and_nothing_else(tmp_path: Path) -> None:
