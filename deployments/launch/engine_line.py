@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from kvgate.deployments.launch.cache_facts import CacheFacts
@@ -119,27 +120,50 @@ class EngineLine:
         return read_flags(words[last + 1 :], self.source, self.engine).flags
 
     def _read_line(self, files: Mapping[str, bytes]) -> CommandLine:
-        line = read_flags(self.run.arguments, self.source, self.engine)
-        config = line.flags.get("config")
-        if config is None:
+        words = self.run.arguments
+        line = read_flags(words, self.source, self.engine)
+        self._refuse_two_models(line)
+        given = [at for at, word in enumerate(words) if word.text == "--config"]
+        if len(given) > 1:
+            raise InputError("--config is given twice", where=self.source, hint=f"{self.shown} takes one file")
+        if "config" not in line.flags:
             return line
-        name = str(config.value)
-        if config.expansions or name not in files:
-            shown = clean_text(name) or "..."
+        if not given:  # vllm/utils/argparse_utils.py, parse_args, 0.32.0 looks for this one word
+            self.hidden.append("--config=FILE is not read by every release (`--config FILE` is), and it may set this")
+            return line
+        named = words[given[0] + 1]
+        if named.expansions or named.text not in files:
+            shown = clean_text(named.text) or "..."
             self.hidden.append(f"--config {shown} was not given, and it may set this")
             return line
-        where = f"{self.source}: {name}"
-        document, _ = parse_document(files[name], where)
+        where = f"{self.source}: {named.text}"
+        document, _ = parse_document(files[named.text], where)
         if not isinstance(document, Mapping):
             raise InputError("a --config file is a mapping of flags", where=where)
         # vLLM puts the file's flags after the positional model and before the line's own, so that the line wins.
-        words = self.run.arguments
         model = 1 if self.run.positional_model and words and not words[0].text.startswith("-") else 0
+        if self.run.positional_model and line.positional:
+            document = {key: value for key, value in document.items() if key != self.model_flag}
         return read_flags(
             [*words[:model], *words_of_config(document, where, self.engine), *words[model:]],
             self.source,
             self.engine,
         )
+
+    def _refuse_two_models(self, line: CommandLine) -> None:
+        """Refuse a line that names the model with and without a flag, or by two flags, and not alike.
+
+        vLLM refuses most of them, and which of two flags counts is not the rule of other flags
+        (vllm/utils/argparse_utils.py, ``parse_args``, 0.32.0: the first).
+        """
+        if not self.run.positional_model:
+            return
+        flag, words = f"--{self.model_flag}", self.run.arguments
+        named = [word.text.partition("=")[2] for word in words if word.text.startswith(f"{flag}=")]
+        named += [after.text for word, after in pairwise(words) if word.text == flag]
+        named += [word.text for word in line.positional[:1] if not word.expansions]
+        if len(set(named)) > 1:
+            raise InputError("names two models", where=self.source, hint=f"name one: {self.usage}")
 
     def _cleaned(self, name: str, given: Given) -> Given | None:
         """Return the flag without credentials; ``None`` where nothing is left of it."""

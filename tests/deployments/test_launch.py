@@ -11,6 +11,7 @@ import pytest
 
 from kvgate.deployments.launch import LaunchFacts, parse_vllm
 from kvgate.deployments.launch.flags import flag_table
+from kvgate.deployments.launch.reading import LaunchFile, read_launch
 from kvgate.deployments.launch.vllm import _SET_BY_FLAGS
 from kvgate.rules.errors import InputError
 from kvgate.rules.manifest import schema_leaves
@@ -476,6 +477,47 @@ def test_a_file_of_flags_counts_below_the_line() -> None:
     unread = read("vllm serve org/m --config c.yaml -tp 2")
     assert unread.values["parallelism.tensor"] == 2
     assert dict(unread.unknown)["model.config"] == "--config c.yaml was not given, and it may set this"
+
+
+@pytest.mark.parametrize(
+    ("line", "model"),
+    [
+        ("vllm serve --config c.yaml", "org/file"),
+        ("vllm serve org/a --config c.yaml", "org/a"),
+        ("vllm serve --config c.yaml org/a", "org/a"),
+        ("vllm serve --config c.yaml --model org/a", "org/a"),
+        ("vllm serve $MODEL --config c.yaml", None),
+        ("python -m vllm.entrypoints.openai.api_server --config c.yaml", "org/file"),
+        ("python -m vllm.entrypoints.openai.api_server --config c.yaml --model org/a", "org/a"),
+    ],
+)
+def test_the_model_that_the_line_names_wins_over_the_one_of_its_file(line: str, model: str | None) -> None:
+    found = read(line, files={"c.yaml": b"model: org/file\nblock-size: 32\n"})
+    assert found.model == model
+    assert found.values["engine.block_size"] == 32
+    assert not any("belong to no flag" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["org/a --model org/b", "--model=org/b org/a", "--model org/a --model org/b", "--model=org/a -tp 2 --model org/b"],
+)
+def test_a_line_that_names_two_models_is_refused(line: str) -> None:
+    with pytest.raises(InputError, match="two models"):
+        read(f"vllm serve {line}")
+    assert read("vllm serve $MODEL --model org/b").model == "org/b"
+    assert read("python -m vllm.entrypoints.openai.api_server --model org/a --model org/b").model == "org/b"
+
+
+@pytest.mark.parametrize("engine", ["vllm serve org/m", "python -m sglang.launch_server --model-path org/m"])
+def test_only_one_file_of_flags_is_read_and_only_in_one_spelling(engine: str) -> None:
+    files = {"c.yaml": b"dtype: float16\n", "d.yaml": b"dtype: bfloat16\n"}
+    beside = LaunchFile("run.sh", f"{engine} --config c.yaml --config=d.yaml".encode(), files)
+    assert read_launch([beside])[0].values["precision.compute"] == "float16"
+    with pytest.raises(InputError, match="--config is given twice"):
+        read_launch([LaunchFile("run.sh", f"{engine} --config c.yaml --config c.yaml".encode(), files)])
+    (joined,) = read_launch([LaunchFile("run.sh", f"{engine} --config=c.yaml".encode(), files)])
+    assert "not read by every release" in dict(joined.unknown)["precision.compute"]
 
 
 def test_an_environment_file_leaves_open_what_a_variable_could_set() -> None:
