@@ -63,8 +63,8 @@ class GgufModel:
 
     Attributes:
         files: one, or the parts in their order.
-        metadata: the keys and values as JSON has them, without how the file is cut and labels; long texts and arrays are
-            ``{"digest": ..., "count": ...}``.
+        metadata: the keys and values as JSON has them, without labels and how the file is cut; long texts and arrays
+            stand as ``{"digest": ..., "count": ...}``.
         metadata_digest: ``blake3:<64 hex>`` over keys, types and values, byte for byte.
     """
 
