@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from kvgate.inputs import hash_file, load_manifest, sidecar_path
 from kvgate.probes.readiness.items import Item, Readiness, compared, shown, unknown_names
 from kvgate.rules.errors import InputError, UsageError
 from kvgate.rules.manifest import Manifest
+from kvgate.rules.namespace import PREFIX
 from kvgate.rules.progress import Progress, silent
 from kvgate.rules.values import Known
 from kvgate.verifying import read_record
@@ -37,6 +39,7 @@ SETTINGS = (
 )
 """Settings that keys or stored bytes depend on and that an engine may tell, by manifest path."""
 
+_DERIVED = re.compile(rf"{PREFIX}[a-z2-7]{{32}}")
 _ABSENT_IS_TOLD = frozenset({"cache.connector"})  # that there is no store is an answer
 _NOTHING_BY_DEFAULT = frozenset({"model.revision", "cache.namespace"})  # no default of an engine sets them
 # vllm/config/cache.py, 0.32.0: CacheConfig.prefix_caching_hash_algo.
@@ -121,8 +124,12 @@ def _setting(manifest: Manifest, path: str, running: Running) -> Item:
     if approved.value is None and path not in _ABSENT_IS_TOLD:
         return _against_default(manifest, path, said, running)
     if said is None:
+        if path == "cache.namespace" and (place := running.settings.get("cache.location")) is not None:
+            return _in_a_folder(approved.value, place)
         return Item(path, "not asked", _silence(path, running), shown(approved.value))
-    return compared(path, approved.value, said.value, said.where, equal=agrees(path, approved.value, said.value))
+    # A block that the engine made larger or smaller is another block; capture takes such a size from --endpoint.
+    equal = approved.value == said.value if path == "engine.block_size" else agrees(path, approved.value, said.value)
+    return compared(path, approved.value, said.value, said.where, equal=equal)
 
 
 def _told(manifest: Manifest, path: str, running: Running) -> Said | None:
@@ -137,6 +144,16 @@ def _told(manifest: Manifest, path: str, running: Running) -> Said | None:
     # resolve_kv_cache_dtype_string, 0.32.0).
     follows = path == "precision.kv_cache" and manifest.unset("model.quantization") and compute is not None
     return Said(compute.value, f"{said.where}: auto, so as {compute.where}") if follows and compute else None
+
+
+def _in_a_folder(approved: str, place: Said) -> Item:
+    """Compare a name space that is a folder: a server knows its own path, and no mount that leads there."""
+    derived = _DERIVED.search(approved)
+    if derived is None and approved != place.value:
+        why = f"it stores in {shown(place.value)}, and where that is outside its container it does not tell"
+        return Item("cache.namespace", "not asked", why, approved)
+    equal = approved == place.value or (derived is not None and derived[0] in place.value)
+    return compared("cache.namespace", approved, place.value, place.where, equal=equal)
 
 
 def _against_default(manifest: Manifest, path: str, said: Said | None, running: Running) -> Item:
@@ -210,12 +227,8 @@ def _weights(manifest: Manifest, endpoint: str, key: str | None, progress: Progr
         return Item("weights", "not asked", f"{error.message} ({error.hint})" if error.hint else error.message)
     approved = manifest.value("weights.served")
     if approved:
-        return _against_ranks({str(one["rank"]): one for one in _listed(approved)}, ranks, endpoint)
+        return _against_ranks({str(rank): one for rank, one in approved.items()}, ranks, endpoint)
     return _against_map(manifest, ranks, endpoint)
-
-
-def _listed(served: Any) -> list[Mapping[str, Any]]:
-    return list(served.values()) if isinstance(served, Mapping) else list(served)
 
 
 def _against_ranks(approved: Mapping[str, Mapping[str, Any]], ranks: Sequence[ServedRank], where: str) -> Item:

@@ -20,7 +20,7 @@ from .vllm_server import vllm
 SETS = ("--set=engine.accelerator=CPU", "--set=cache.tenancy=null", "--set=inputs=null")
 REQUESTS: tuple[dict[str, Any], ...] = (
     {"prompt": [(7 * number + 3) % VOCABULARY for number in range(100)], "max_tokens": 6},
-    {"custom_id": "b", "prompt": [(11 * number + 3) % VOCABULARY for number in range(129)], "max_tokens": 6},
+    {"custom_id": "b", "prompt": [(11 * number + 3) % VOCABULARY for number in range(140)], "max_tokens": 6},
     {"messages": [{"role": "user", "content": "what is the refund policy of the store? " * 5}], "max_tokens": 6},
 )
 

@@ -1,0 +1,183 @@
+"""The probe of a tenant boundary: by cached tokens, by time, and where neither says anything."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvgate.probes.canary import ranks
+from kvgate.probes.canary.probe import LEVEL, POWER, Isolation, Sample, Timing, probe_isolation
+from kvgate.probes.canary.ranks import power_of, probability_below
+from kvgate.rules.errors import UsageError
+from tests.cli.conftest import Run
+
+from .toy import Toy, running
+
+
+@dataclass
+class Cache:
+    """A server in which time is made up: a hit takes ``fast`` seconds, a miss one."""
+
+    fast: float = 0.2
+    shared: bool = False
+    tells: bool = True
+    keeps: bool = True
+    noise: float = 0.05
+    preamble: int = 0
+    _held: set[tuple[str, str]] = field(default_factory=set)
+    _drawn: random.Random = field(default_factory=lambda: random.Random(7))
+
+    def asked(self, tenant: str) -> Callable[[str], tuple[int | None, float]]:
+        def ask(prefix: str) -> tuple[int | None, float]:
+            key = ("" if self.shared else tenant, prefix)
+            hit = self.keeps and key in self._held
+            self._held.add(key)
+            seconds = (self.fast if hit else 1.0) + self._drawn.gauss(0, self.noise)
+            return (self.preamble + 512 * hit if self.tells else None), seconds
+
+        return ask
+
+    def probed(self, tries: int = 20) -> Isolation:
+        return probe_isolation(self.asked("a"), self.asked("b"), words=9, tries=tries, seed=3)
+
+
+@pytest.mark.parametrize(
+    ("cache", "tokens", "timed", "state"),
+    [
+        (Cache(), "isolated", "isolated", "isolated"),
+        (Cache(shared=True), "leaks", "leaks", "leaks"),
+        (Cache(preamble=16), "isolated", "isolated", "isolated"),  # what every prompt begins with is nobody's
+        (Cache(shared=True, preamble=16), "leaks", "leaks", "leaks"),
+        (Cache(keeps=False), "cannot tell", "cannot tell", "cannot tell"),
+        (Cache(tells=False), None, "isolated", "isolated"),
+        (Cache(tells=False, shared=True), None, "leaks", "leaks"),
+        (Cache(tells=False, keeps=False), None, "cannot tell", "cannot tell"),
+        (Cache(tells=False, fast=0.95, noise=0.5), None, "cannot tell", "cannot tell"),
+        (Cache(fast=0.95, noise=0.5), "isolated", "cannot tell", "isolated"),  # tokens are told, times need not
+    ],
+)
+def test_what_is_told_of_a_boundary(cache: Cache, tokens: str | None, timed: str, state: str) -> None:
+    found = cache.probed()
+    assert found.timing is not None
+    assert (found.tokens, found.timing.state, found.state) == (tokens, timed, state), found.timing
+
+
+def test_a_server_that_tells_nothing_and_few_tries_are_said() -> None:
+    found = Cache(tells=False).probed(tries=6)
+    assert (found.timing, found.state) == (None, "cannot tell")
+    assert "does not tell cached tokens, and there are too few tries" in found.why
+    found = Cache(tells=False, keeps=False).probed()
+    assert "its times do not tell a hit from none (power 0." in found.why
+
+
+def test_times_that_speak_against_the_tokens_that_are_told_leave_it_open() -> None:
+    """A server that counts none where it hits is no witness of its own."""
+    one, shared = Cache(), Cache(shared=True)
+    told, timed = one.probed().samples, shared.probed().samples
+    mixed = tuple(
+        Sample(
+            *((getattr(a, name)[0], getattr(b, name)[1]) for name in ("cold", "other", "fresh", "warm")),
+        )
+        for a, b in zip(told, timed, strict=True)
+    )
+    found = Isolation(mixed, "isolated", shared.probed().timing, 3)
+    assert (found.state, "as fast as a hit" in found.why) == ("cannot tell", True)
+
+
+def test_a_slight_gain_is_no_residency() -> None:
+    timing = Timing(warm=1e-6, other=1e-6, power=1.0, saved=1.0, gained=0.1)
+    assert timing.state == "cannot tell"
+    assert Timing(warm=1e-6, other=1e-6, power=1.0, saved=1.0, gained=0.5).state == "leaks"
+    assert Timing(warm=1e-6, other=0.5, power=POWER - 0.01, saved=1.0, gained=0.0).state == "cannot tell"
+    assert Timing(warm=1e-6, other=0.5, power=POWER, saved=1.0, gained=0.0).state == "isolated"
+
+
+def test_nothing_sent_is_refused() -> None:
+    with pytest.raises(UsageError, match="nothing would be sent"):
+        Cache().probed(tries=0)
+
+
+def test_chance_raises_no_alarm() -> None:
+    """A hundred probes of a boundary that holds, by time alone."""
+    states = []
+    for seed in range(100):
+        drawn = random.Random(seed)
+        cache = Cache(tells=False)
+        cache._drawn = drawn
+        states.append(cache.probed(tries=10).state)
+    assert "leaks" not in states
+
+
+def by_counting(low: list[float], high: list[float]) -> float:
+    """The same probability, over every way to draw the first sample from both."""
+    pooled = [*low, *high]
+
+    def above(chosen: tuple[int, ...]) -> float:
+        rest = [pooled[each] for each in range(len(pooled)) if each not in chosen]
+        return sum(pooled[one] > other for one in chosen for other in rest)
+
+    seen = above(tuple(range(len(low))))
+    ways = list(itertools.combinations(range(len(pooled)), len(low)))
+    return sum(above(chosen) <= seen for chosen in ways) / len(ways)
+
+
+@given(st.data())
+def test_the_exact_probability_is_that_of_counting(data: st.DataObject) -> None:
+    values = data.draw(st.lists(st.integers(0, 10**6), min_size=4, max_size=9, unique=True))
+    cut = data.draw(st.integers(1, len(values) - 1))
+    low, high = [float(value) for value in values[:cut]], [float(value) for value in values[cut:]]
+    assert probability_below(low, high) == pytest.approx(by_counting(low, high))
+
+
+def test_the_normal_distribution_goes_on_where_counting_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    low, high = [float(2 * number) for number in range(15)], [float(2 * number + 7) for number in range(15)]
+    exact = probability_below(low, high)
+    monkeypatch.setattr(ranks, "_EXACT", 0)
+    assert probability_below(low, high) == pytest.approx(exact, rel=0.03)
+
+
+def test_samples_that_are_alike_say_nothing() -> None:
+    assert probability_below([1.0] * 9, [1.0] * 9) == 1.0
+    assert power_of([1.0] * 9, [1.0] * 9, LEVEL, 1) == 0.0
+    assert power_of([0.1, 0.2] * 10, [1.0, 1.1] * 10, LEVEL, 1) == 1.0
+
+
+@pytest.mark.parametrize("api", ["/v1/completions", "/v1/chat/completions", "/v1/messages"])
+@pytest.mark.parametrize(
+    ("toy", "code", "state"),
+    [
+        ({}, 0, "isolated"),
+        ({"ignores": ("cache_salt",)}, 10, "leaks"),
+        ({"caches": False}, 11, "cannot tell"),
+        ({"tells": False}, 11, "cannot tell"),
+    ],
+)
+def test_the_command(run: Run, api: str, toy: dict[str, Any], code: int, state: str) -> None:
+    server = Toy(**toy)
+    with running(server) as url:
+        ran = run("canary", "probe", "--endpoint", url, "--tries", "2", "--words", "5", "--api", api, "-o", "json")
+    data = json.loads(ran.out)
+    assert (ran.code, data["state"]) == (code, state), data
+    assert len({body["cache_salt"] for _, body in server.asked}) == 2
+    assert {body["max_tokens"] for _, body in server.asked} == {1}
+
+
+def test_tenants_may_be_told_apart_by_their_keys(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEY_A", "first")
+    with running(Toy()) as url:
+        call = ("canary", "probe", "--endpoint", url, "--api-key-env", "KEY_A", "--other-api-key-env")
+        assert run(*call, "KEY_A", "--tries", "1").code == 2
+        monkeypatch.setenv("KEY_B", "second")
+        ran = run(*call, "KEY_B", "--tries", "1", "--words", "5")
+        assert (ran.code, "leaks" in ran.out) == (10, True)  # this one's key is of the prompt alone
+        assert run(*call, "KEY_B", "--value", "x", "--value", "y").code == 2
+        assert run("canary", "probe", "--endpoint", url, "--value", "x").code == 2
+        assert run("canary", "probe", "--endpoint", url, "--api", "/v1/embeddings").code == 2

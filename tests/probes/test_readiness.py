@@ -1,0 +1,249 @@
+"""Whether the worker that came up is the one that was approved: every item, asked and not asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import yaml
+
+from kvgate.corpora.conversations.corpus import load_corpus
+from kvgate.corpora.endpoints.asking import snapshot_endpoint
+from kvgate.corpora.endpoints.client import Client
+from kvgate.probes.readiness.items import Item, Readiness
+from tests.cli.conftest import MakeManifest, Ran, Run
+from tests.corpora.engine_server import RECORDED, Engine, recorded, serving
+from tests.deployments.running_server import VLLM_LINE, Answers, telling, vllm_answers
+
+APPROVED: dict[str, Any] = {
+    "model.id": "/models/support",
+    "model.served_name": "support",
+    "model.revision": None,
+    "engine.name": "vllm",
+    "engine.version": "0.33.0",
+    "engine.block_size": 16,
+    "engine.max_model_len": 512,
+    "engine.prefix_hash": {"algorithm": "sha256_cbor", "seed": "0"},
+    "precision.compute": "bfloat16",
+    "precision.kv_cache": "fp8_e4m3",
+    "parallelism": {"tensor": 2, "pipeline": 1, "data": 1, "expert": 1, "decode_context": 1, "prefill_context": 1},
+    "adapters": [
+        {"name": "billing", "path": "/adapters/billing", "digest": "blake3:" + "e" * 64, "rank": 8, "alpha": 16}
+    ],
+    "cache.connector": "vllm-offload-fs",
+    "cache.namespace": "/kv/support",
+}
+CORPUS = str(RECORDED / "conversations.jsonl")
+UNASKED = ("--unasked", "weights", "--unasked", "tokens")
+
+
+@pytest.fixture
+def approved(run: Run, manifest: MakeManifest, tmp_path: Path) -> Callable[..., str]:
+    def make(changes: dict[str, Any] | None = None, *options: str) -> str:
+        named = manifest("new.yaml", {**APPROVED, **(changes or {})})
+        ran = run("check", named, named, "-o", "json=record.json", "--no-config", "-q", *options)
+        assert (tmp_path / "record.json").exists(), ran.err
+        return "record.json"
+
+    return make
+
+
+Approved = Callable[..., str]
+
+
+def up(answers: Answers) -> AbstractContextManager[Engine]:
+    return serving(Engine(telling(answers)))
+
+
+def verified(run: Run, record: str, answers: Answers, *options: str) -> tuple[Ran, dict[str, dict[str, str]]]:
+    with up(answers) as engine:
+        ran = run("record", "verify", record, "--endpoint", engine.url, "-o", "json", *options)
+    data = json.loads(ran.out) if ran.out else {"items": []}
+    return ran, {item["name"]: item for item in data["items"]}
+
+
+def test_a_worker_that_is_what_was_approved(run: Run, approved: Approved) -> None:
+    assert VLLM_LINE  # what starts it
+    ran, items = verified(run, approved(), vllm_answers(), *UNASKED)
+    assert {name: item["state"] for name, item in items.items() if item["state"] != "same"} == {
+        "weights": "not asked",
+        "tokens": "not asked",
+    }
+    assert (ran.code, json.loads(ran.out)["state"]) == (0, "ready")
+    assert items["cache.namespace"]["found"] == "/kv/support"
+
+
+def test_what_cannot_be_asked_is_listed_and_never_passes(run: Run, approved: Approved) -> None:
+    record = approved()
+    ran, _ = verified(run, record, vllm_answers())
+    assert (ran.code, json.loads(ran.out)["state"]) == (11, "cannot tell")
+    with up(vllm_answers()) as engine:
+        text = run("record", "verify", record, "--endpoint", engine.url, *UNASKED).out
+    assert "COULD NOT BE ASKED (2)" in text
+    assert "accepted without an answer" in text
+    answers = vllm_answers()
+    del answers["/server_info?config_format=json"]  # a production server
+    ran, items = verified(run, record, answers, *UNASKED)
+    assert ran.code == 11
+    left = {name for name, item in items.items() if item["state"] == "not asked"}
+    assert {"parallelism.tensor", "precision.compute", "cache.connector", "cache.namespace"} <= left
+    assert "/server_info" in items["cache.connector"]["why"]
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("model.id", "/models/other"),
+        ("model.served_name", "other"),
+        ("engine.version", "0.32.0"),
+        ("engine.block_size", 48),
+        ("engine.block_size", 8),
+        ("engine.max_model_len", 1024),
+        ("engine.prefix_hash", {"algorithm": "sha256", "seed": "0"}),
+        ("precision.compute", "float16"),
+        ("precision.kv_cache", "bfloat16"),
+        ("parallelism", {**APPROVED["parallelism"], "tensor": 4}),
+        ("parallelism", {**APPROVED["parallelism"], "pipeline": 2}),
+        ("adapters", []),
+        ("cache.connector", "vllm-example"),
+        ("cache.namespace", "/kv/kvg1-" + "a" * 32),
+    ],
+)
+def test_every_difference_fails_and_is_named(run: Run, approved: Approved, path: str, value: Any) -> None:
+    ran, items = verified(run, approved({path: value}), vllm_answers(), *UNASKED)
+    assert (ran.code, json.loads(ran.out)["state"]) == (10, "not ready")
+    different = {name for name, item in items.items() if item["state"] == "differs"} - {"record"}
+    assert len(different) == 1
+    assert different.pop().startswith(path)
+
+
+@pytest.mark.parametrize("path", ["engine.block_size", "precision.kv_cache", "cache.namespace", "engine.version"])
+def test_what_was_not_known_when_it_was_approved_is_not_confirmed(run: Run, approved: Approved, path: str) -> None:
+    name = approved()
+    data = yaml.safe_load(Path("new.yaml").read_text())
+    section, leaf = path.split(".")
+    del data[section][leaf]
+    Path("new.yaml").write_text(yaml.safe_dump(data))
+    run("check", "new.yaml", "new.yaml", "-o", "json=record.json", "--no-config", "-q", "--accept", "new-namespace")
+    _, items = verified(run, name, vllm_answers(), *UNASKED)
+    assert (items[path]["state"], items[path]["why"]) == ("not asked", "the approved manifest does not know it")
+
+
+def test_a_kv_type_that_follows_the_compute_type_is_told_by_it(run: Run, approved: Approved) -> None:
+    answers = vllm_answers()
+    answers["/server_info?config_format=json"]["vllm_config"]["cache_config"]["cache_dtype"] = "auto"
+    answers["/metrics"] = answers["/metrics"].replace("fp8_e4m3", "auto")
+    record = approved({"precision.kv_cache": "bfloat16"})
+    assert verified(run, record, answers, *UNASKED)[1]["precision.kv_cache"]["state"] == "same"
+    record = approved({"precision.kv_cache": "float16"})
+    assert verified(run, record, answers, *UNASKED)[1]["precision.kv_cache"]["state"] == "differs"
+    record = approved({"precision.kv_cache": "bfloat16", "model.quantization": "fp8"})
+    assert verified(run, record, answers, *UNASKED)[1]["precision.kv_cache"]["state"] == "not asked"
+
+
+def test_defaults_of_the_engine(run: Run, approved: Approved) -> None:
+    answers = vllm_answers()
+    record = approved({"engine.prefix_hash": {"algorithm": None, "seed": "0"}})
+    item = verified(run, record, answers, *UNASKED)[1]["engine.prefix_hash.algorithm"]
+    assert (item["state"], "sha256_cbor" in item["why"]) == ("not asked", True)
+    answers = json.loads(json.dumps(answers).replace("sha256_cbor", "sha256"))
+    assert verified(run, record, answers, *UNASKED)[1]["engine.prefix_hash.algorithm"]["state"] == "same"
+
+
+def test_a_record_that_accepts_nothing_approves_nothing(run: Run, approved: Approved) -> None:
+    record = approved({"cache.tenancy": {"boundary": "tenant", "carried_by": None}}, "--advisory")
+    ran, items = verified(run, record, vllm_answers(), *UNASKED)
+    assert (ran.code, items["record"]["state"]) == (10, "differs")
+
+
+def test_another_manifest_is_refused(run: Run, approved: Approved, tmp_path: Path) -> None:
+    record = approved()
+    (tmp_path / "new.yaml").write_text((tmp_path / "new.yaml").read_text() + "\n")
+    ran, _ = verified(run, record, vllm_answers())
+    assert (ran.code, "its bytes are others" in ran.err) == (3, True)
+
+
+def test_usage_and_servers_that_are_none(run: Run, approved: Approved) -> None:
+    record = approved()
+    ran, _ = verified(run, record, vllm_answers(), "--unasked", "weigths")
+    assert (ran.code, "there is no item 'weigths'" in ran.err) == (2, True)
+    assert run("record", "verify", record, "--unasked", "weights").code == 2
+    with up({}) as engine:
+        ran = run("record", "verify", record, "--endpoint", engine.url)
+    assert (ran.code, "neither vLLM nor SGLang" in ran.err) == (3, True)
+    assert run("record", "verify", record).code == 0
+
+
+def test_nothing_confirmed_is_not_ready() -> None:
+    item = Item("weights", "not asked", "")
+    assert Readiness((item,), frozenset({"weights"})).state == "cannot tell"
+    assert Readiness((item, Item("tokens", "same", "")), frozenset({"weights"})).state == "ready"
+    assert Readiness((item, Item("tokens", "differs", "")), frozenset({"weights", "tokens"})).state == "not ready"
+
+
+RANKS = [{"rank": rank, "digest": f"blake3:{str(rank) * 64}"} for rank in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("digests", "state"),
+    [
+        (["0", "1"], "same"),
+        (["0", "2"], "differs"),
+        (["0"], "differs"),
+        (["0", None], "not asked"),  # kept where nobody can read it
+    ],
+)
+def test_what_its_workers_hold_is_compared_rank_by_rank(
+    run: Run, approved: Approved, monkeypatch: pytest.MonkeyPatch, digests: list[str | None], state: str
+) -> None:
+    served = [
+        {**one, "engine": "vllm", "engine_version": "0.33.0", "architecture": "X", "tensor": {"rank": 0, "size": 2}}
+        | {"pipeline": {"rank": 0, "size": 1}, "checkpoint": None}
+        for one in RANKS
+    ]
+    record = approved({"weights.served": served}, "--accept", "new-namespace")
+    ranks = [
+        mock.Mock(
+            unreadable=() if digit else ("layer",),
+            **{"world.rank": rank, "digest.return_value": f"blake3:{(digit or '') * 64}"},
+        )
+        for rank, digit in enumerate(digests)
+    ]
+    monkeypatch.setattr("kvgate.deployments.served.ask_served", lambda *_: tuple(ranks))
+    ran, items = verified(run, record, vllm_answers(), "--unasked", "tokens")
+    assert ran.out, ran.err
+    assert items["weights"]["state"] == state
+
+
+@pytest.mark.parametrize(
+    ("options", "shift", "state"),
+    [((CORPUS,), 0, "same"), ((CORPUS,), 1, "differs"), ((), 0, "not asked")],
+)
+def test_what_it_makes_of_the_corpus_is_compared(
+    run: Run, approved: Approved, tmp_path: Path, options: tuple[str, ...], shift: int, state: str
+) -> None:
+    _, answer = recorded("vllm-0.32.0.json")
+
+    def shifted(method: str, path: str, body: Any) -> Any:
+        if path == "/collective_rpc":
+            return 404, {"detail": "Not Found"}
+        status, data = answer(method, path, body)
+        if isinstance(data, dict) and "tokens" in data:
+            data = {**data, "tokens": [token + shift for token in data["tokens"]]}
+        return status, data
+
+    with serving(Engine(answer)) as engine, Client(engine.url) as client:
+        taken = snapshot_endpoint(client, load_corpus(CORPUS), tmp_path / "tokens.jsonl")
+    named = {"file": "tokens.jsonl", "sha256": taken.sha256, "corpus": taken.header.corpus}
+    record = approved({"tokenizer.snapshot": {**named, "renderer": {"vllm": "0.32.0"}}}, "--accept", "new-namespace")
+    with serving(Engine(shifted)) as engine:
+        corpora = [word for one in options for word in ("--corpus", one)]
+        ran = run("record", "verify", record, "--endpoint", engine.url, "-o", "json", *corpora)
+    assert ran.out, ran.err
+    item = next(one for one in json.loads(ran.out)["items"] if one["name"] == "tokens")
+    assert item["state"] == state, item
