@@ -121,13 +121,22 @@ def read_connector(config: Mapping[str, Any], environment: Mapping[str, Word]) -
     return facts
 
 
-def offloading_flags(backend: str, facts_of: Mapping[str, Word]) -> CacheFacts:
+def offloading_flags(backend: str, config: Mapping[str, Any], environment: Mapping[str, Word]) -> CacheFacts:
     """Return the facts of ``--kv-offloading-size`` with its backend, which vLLM turns into a connector.
 
-    Source: vllm/config/vllm.py, ``_post_init_kv_transfer_config``, 0.33.0.
+    It takes the place of the one that ``--kv-transfer-config`` names; the further settings there stay.
+
+    Source: vllm/config/vllm.py, ``_post_init_kv_transfer_config``, 0.32.0 and 0.33.0.
+
+    Args:
+        backend: ``native`` or ``lmcache``.
+        config: what ``--kv-transfer-config`` holds, without credentials; empty where it is not given.
+        environment: the environment that the line sets.
     """
-    name = "LMCacheMPConnector" if backend == "lmcache" else "OffloadingConnector"
-    return read_connector({"kv_connector": name, "kv_role": "kv_both"}, facts_of)
+    name = {"native": "OffloadingConnector", "lmcache": "LMCacheMPConnector"}.get(backend)
+    if name is None:
+        return undecided(f"--kv-offloading-backend {backend} is none that kvgate knows")
+    return read_connector({**config, "kv_connector": name, "kv_role": "kv_both"}, environment)
 
 
 def _row(name: str, config: Mapping[str, Any]) -> Connector:
@@ -186,9 +195,8 @@ def _offloading(extra: Mapping[str, Any], facts: CacheFacts) -> set[str]:
     facts.settle("cache.connector", row.profile)
     taken = _plain(row, tier, facts) | set(row.harmless) | {"type"}
     left = {key: value for key, value in tier.items() if key not in taken}
-    if tier["type"] == "obj":
-        if (more := _object_store(left.pop("store_config", None), facts)) is not None:
-            left["store_config"] = more
+    if tier["type"] == "obj" and (more := _object_store(left.pop("store_config", None), facts)) is not None:
+        left["store_config"] = more
     used |= {"spec_name", "secondary_tiers"}
     if left:
         facts.rest["secondary_tier"] = left

@@ -18,6 +18,7 @@ from kvgate.deployments.launch.connectors import (
 from kvgate.deployments.launch.engine_line import CODE, DROPPED, TOKENIZER, TRUE, EngineLine, because
 from kvgate.deployments.launch.environment import environment_table
 from kvgate.deployments.launch.facts import LaunchFacts
+from kvgate.deployments.launch.flags import Given
 from kvgate.deployments.launch.invocation import Invocation, find_invocation
 from kvgate.deployments.launch.kvbm import CONNECTOR as KVBM
 from kvgate.deployments.launch.secrets import clean, clean_text
@@ -291,16 +292,16 @@ class _VllmLine(EngineLine):
 
     def _cache(self) -> CacheFacts:
         given = self.flags.get("kv-transfer-config")
+        config = given.value if given is not None and not given.expansions else None
         if given is not None and given.expansions:
             facts = undecided(because("kv-transfer-config", given.expansions))
             self.doubt("engine.args", because("kv-transfer-config", given.expansions))
-        elif given is not None and isinstance(given.value, Mapping):
-            facts = read_connector(given.value, self.clean_environment())
-        elif given is not None and given.value is not None:
+        elif config is not None and not isinstance(config, Mapping):
             raise InputError("--kv-transfer-config is not a JSON object", where=self.source)
         elif self.line.flags.get("kv-offloading-size") is not None:
-            backend = str(self.value_of("kv-offloading-backend") or "native")
-            facts = offloading_flags(backend, self.clean_environment())
+            facts = self._offloading(config or {})
+        elif config is not None:
+            facts = read_connector(config, self.clean_environment())
         else:
             facts = no_connector()
         if facts.rest:
@@ -316,6 +317,15 @@ class _VllmLine(EngineLine):
         else:
             self.values["roles"] = None
         return facts
+
+    def _offloading(self, config: Mapping[str, Any]) -> CacheFacts:
+        backend = self.flags.get("kv-offloading-backend") or Given("native")
+        if backend.expansions:
+            return undecided(because("kv-offloading-backend", backend.expansions))
+        version = self.values.get("engine.version")
+        if backend.value == "lmcache" and _release(str(version or "")) < (0, 32):
+            return undecided("earlier releases than vLLM 0.32.0 may make another connector of --kv-offloading-backend")
+        return offloading_flags(str(backend.value), config, self.clean_environment())
 
     def _mutability(self) -> None:
         path = "weights.mutable"

@@ -353,6 +353,20 @@ LINES: dict[str, tuple[str, LaunchFacts]] = {
             ),
         ),
     ),
+    "offload by a flag, in place of the connector that is named": (
+        """vllm serve org/m --kv-offloading-size 10 --kv-transfer-config '{"kv_connector":"ExampleConnector",
+           "kv_role":"kv_consumer","kv_load_failure_policy":"fail"}'""",
+        facts(
+            values={
+                "cache.connector": "OffloadingConnector",
+                "engine.args": {"kv-transfer-config": {"kv_load_failure_policy": "fail"}},
+            },
+            notes=(
+                "the connector OffloadingConnector is kept by its name: its memory does not outlive the worker "
+                "unless a secondary tier is set",
+            ),
+        ),
+    ),
     "the example connector and its knob": (
         """vllm serve org/m --kv-transfer-config '{"kv_connector":"ExampleConnector","kv_role":"kv_both",
            "kv_load_failure_policy":"recompute","kv_connector_extra_config":{"shared_storage_path":"/x","y":1}}'""",
@@ -507,6 +521,25 @@ def test_a_line_that_names_two_models_is_refused(line: str) -> None:
         read(f"vllm serve {line}")
     assert read("vllm serve $MODEL --model org/b").model == "org/b"
     assert read("python -m vllm.entrypoints.openai.api_server --model org/a --model org/b").model == "org/b"
+
+
+@pytest.mark.parametrize(
+    ("image", "backend", "connector"),
+    [
+        ("vllm/vllm-openai:v0.32.0", "lmcache", "lmcache-mp"),
+        ("vllm/vllm-openai:v0.11.0", "lmcache", None),
+        ("vllm/vllm-openai", "lmcache", None),
+        ("vllm/vllm-openai", "native", "OffloadingConnector"),
+        ("vllm/vllm-openai:v0.32.0", "$BACKEND", None),
+        ("vllm/vllm-openai:v0.32.0", "other", None),
+    ],
+)
+def test_the_connector_behind_a_flag_is_known_where_its_release_was_read(
+    image: str, backend: str, connector: str | None
+) -> None:
+    found = read(f"docker run {image} org/m --kv-offloading-size 10 --kv-offloading-backend {backend}")
+    assert found.values.get("cache.connector") == connector
+    assert ("cache.connector" in dict(found.unknown)) == (connector is None)
 
 
 @pytest.mark.parametrize("engine", ["vllm serve org/m", "python -m sglang.launch_server --model-path org/m"])
