@@ -281,8 +281,9 @@ def _names_one_place(knob: Knob, value: str, named: re.Pattern[str]) -> bool:
     plain = _HOST.fullmatch(first) is not None if mark else name or ":" not in first
     # Two hosts may serve one folder; a bucket is a place of its own.
     parts = path if scheme.lower() in ("file", "fs") else [first, *path]
+    parts = [first] if scheme.lower() in knob.whole_hosts else parts
     return (
-        scheme.lower() in knob.schemes
+        scheme.lower() in (*knob.schemes, *knob.whole_hosts)
         and _ONE_PLACE.fullmatch(rest) is not None
         and plain
         and not any(":" in part for part in path)

@@ -56,13 +56,15 @@ class Knob(DataModel):
     """A setting that puts entries in a name space of their own, the manifest path that holds it, and how to set it.
 
     ``when_key_has``: for an own store, only where its key holds this field. ``schemes``: the URL schemes (the
-    empty one: a plain path or name) whose path is a place of its own.
+    empty one: a plain path or name) whose path is a place of its own. ``whole_hosts``: those of which only the host or
+    bucket is one, because what stands behind it is not read.
     """
 
     path: Literal["cache.namespace", "cache.location"]
     how: list[str]
     when_key_has: str | None = None
     schemes: list[str] = Field(default_factory=lambda: ["", "file", "fs", "s3", "gs"])
+    whole_hosts: list[str] = Field(default_factory=list)
 
 
 class Clearing(DataModel):

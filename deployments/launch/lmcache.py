@@ -23,6 +23,19 @@ _CHUNK = 256
 _SERDE = "naive"
 # Whatever of these is set holds blocks that outlive the worker, and is read from.
 _TIERS = ("remote_url", "local_disk", "gds_path")
+# What makes further stores, or reads those of peers, under names that nothing here knows (lmcache 0.5.6,
+# v1/storage_backend/__init__.py:55-292, v1/config.py:348, 446, 451).
+_MORE_STORES = (
+    "storage_plugins",
+    "external_backends",
+    "remote_storage_plugins",
+    "maru_path",
+    "enable_p2p",
+    "enable_pd",
+    "pd_role",
+)
+_MORE_IN_EXTRA = ("nixl_", "enable_nixl", "audit_actual_remote_url", "storage_plugin.", "remote_storage_plugin.")
+_OFF = frozenset({"", "false", "0", "no", "off", "none", "null", "[]", "{}"})
 _EXTRA = "lmcache."
 
 
@@ -97,6 +110,15 @@ def read_lmcache(extra: Mapping[str, Any], environment: Mapping[str, Word], fact
         else:
             facts.doubt("cache.chunk_size", "LMCACHE_CHUNK_SIZE is not an integer")
     tiers = [setting(name, None, "cache.location") for name in _TIERS]
+    for name in _MORE_STORES:
+        if str(setting(name, "", "cache.location")).lower() not in _OFF:
+            facts.doubt(
+                "cache.location", f"LMCACHE_{name.upper()} is set, and where else blocks lie is not read from it"
+            )
+    if (named := _store_in(setting("extra_config", "", "cache.location"))) is not None:
+        facts.doubt(
+            "cache.location", f"LMCACHE_EXTRA_CONFIG has {named}, and where else blocks lie is not read from it"
+        )
     doubted = any(path == "cache.location" for path, _ in facts.unknown)
     if not doubted:
         # All hold blocks, and all are read; several folders of a tier stand one after the other.
@@ -106,3 +128,17 @@ def read_lmcache(extra: Mapping[str, Any], environment: Mapping[str, Word], fact
     if serde is not None:
         facts.settle("cache.serde", serde)
     return {f"{_EXTRA}{name}" for name in ("chunk_size", *_TIERS, "remote_serde") if name in over}
+
+
+def _store_in(text: str | None) -> str | None:
+    """Return the first key of LMCache's further settings that makes a store, or what may; ``None``: none does."""
+    if not text or text.lower() in _OFF:
+        return None
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        return "what is no JSON object"
+    on = (key for key, value in found.items() if str(value).lower() not in _OFF)
+    return next((key for key in on if key.startswith(_MORE_IN_EXTRA)), None)

@@ -145,3 +145,37 @@ def test_a_path_in_a_container_is_not_one_of_this_machine() -> None:
     assert tensor("-v /host:/etc") == 4
     assert tensor("-v /host/vllm.yaml:/etc/vllm.yaml") == 4
     assert tensor("-v vol:/etc") is None
+
+
+MORE_STORES = {
+    "LMCACHE_REMOTE_STORAGE_PLUGINS=fs": "LMCACHE_REMOTE_STORAGE_PLUGINS is set",
+    "LMCACHE_STORAGE_PLUGINS=a": "LMCACHE_STORAGE_PLUGINS is set",
+    "LMCACHE_EXTERNAL_BACKENDS=a": "LMCACHE_EXTERNAL_BACKENDS is set",
+    "LMCACHE_MARU_PATH=/m": "LMCACHE_MARU_PATH is set",
+    "LMCACHE_ENABLE_P2P=True": "LMCACHE_ENABLE_P2P is set",
+    "LMCACHE_ENABLE_PD=$PD": "LMCACHE_ENABLE_PD is set to $PD",
+    """LMCACHE_EXTRA_CONFIG='{"enable_nixl_storage": true, "nixl_path": "/n"}'""": "has enable_nixl_storage",
+    """LMCACHE_EXTRA_CONFIG='{"audit_actual_remote_url": "redis://a:1"}'""": "has audit_actual_remote_url",
+    """LMCACHE_EXTRA_CONFIG='{"remote_storage_plugin.fs.base_path": "/kv/shared"}'""": "has remote_storage_plugin.fs",
+    "LMCACHE_EXTRA_CONFIG='{'": "has what is no JSON object",
+}
+
+
+@pytest.mark.parametrize("setting", MORE_STORES)
+def test_a_store_beside_the_known_ones_leaves_open_where_blocks_lie(setting: str) -> None:
+    """What is put into a name space of its own in one of them stays shared in the other."""
+    found = read(None, served(f"LMCACHE_LOCAL_DISK=/kv/d {setting}"))
+    assert "cache.location" not in found.values
+    assert MORE_STORES[setting] in dict(found.unknown)["cache.location"]
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "LMCACHE_ENABLE_P2P=False",
+        "LMCACHE_EXTRA_CONFIG='{}'",
+        """LMCACHE_EXTRA_CONFIG='{"enable_nixl_storage": false}'""",
+    ],
+)
+def test_a_store_that_is_switched_off_is_none(setting: str) -> None:
+    assert read(None, served(f"LMCACHE_LOCAL_DISK=/kv/d {setting}")).values["cache.location"] == "/kv/d"

@@ -15,6 +15,7 @@ from tests.rules.deciding import CLEAR, NAMESPACE, REUSE, about, decided
 
 OFFLOAD: dict[str, Any] = {"cache.connector": "vllm-offload-fs", "cache.version": None}
 WEIGHTS: dict[str, Any] = {"weights.checkpoint.digest": digest("9"), "weights.checkpoint.kv_digest": digest("9")}
+IN_PROCESS: dict[str, Any] = {"cache.connector": "lmcache"}
 SALTED: dict[str, Any] = {"request_features": ["cache_salt"]}
 TENANT = {"boundary": "tenant", "carried_by": "cache_salt"}
 ACCEPT = frozenset({"new-namespace"})
@@ -67,6 +68,18 @@ def test_a_location_of_its_own_is_safe(location: str) -> None:
     identifier = derive(clean(WEIGHTS)).id
     assert identifier is not None
     assert decided({}, {**WEIGHTS, "cache.location": location.format(identifier)}).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("location", "code"),
+    [("s3://kv-{}", 0), ("s3://kv-{}.s3.eu.example/", 0), ("s3://kv/{}", 10), ("gs://kv-{}", 10), ("/kv/{}", 0)],
+)
+def test_lmcache_reads_no_prefix_behind_a_bucket(location: str, code: int) -> None:
+    identifier = derive(clean({**WEIGHTS, **IN_PROCESS})).id
+    assert identifier is not None
+    assert (
+        decided(IN_PROCESS, {**WEIGHTS, **IN_PROCESS, "cache.location": location.format(identifier)}).exit_code == code
+    )
 
 
 @pytest.mark.parametrize(
