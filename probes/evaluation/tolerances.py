@@ -16,11 +16,11 @@ class Tolerance(DataModel):
     """What is allowed between two computations of the same thing.
 
     ``logprob``: nats. ``kv``: of the largest magnitude in a layer. Below either, a difference cannot be told from
-    arithmetic: it is the floor of what the comparison sees.
+    arithmetic: it is the floor of what the comparison sees. ``kv: null``: KV is never compared there.
     """
 
     logprob: float = Field(ge=0)
-    kv: float = Field(ge=0)
+    kv: float | None = Field(ge=0)
     measured: str
     source: str
     checked: str

@@ -20,7 +20,7 @@ class CannotStageError(Exception):
 
 
 class NoControlError(CannotStageError):
-    """A back end cannot take the boundary away, or plant what is wrong; the message says why. The rest can be staged."""
+    """A back end cannot take the boundary away, or plant what is wrong; the message says why. The rest it can stage."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,8 @@ class LayerError:
 
     Attributes:
         layer: its number.
-        error: the largest difference of a key or value, relative to the layer's largest magnitude.
+        error: the largest difference of a key or value, relative to the layer's largest magnitude; infinite where
+            they do not compare.
         noise: the same between two computations of this worker alone, the prompt cut in another place.
 
     """

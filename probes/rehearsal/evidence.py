@@ -86,7 +86,7 @@ def kv_state(old: Manifest, new: Manifest, rehearsal: Rehearsal) -> tuple[State,
     if ground.model == "stand-in":
         return "inconclusive", "a stand-in's blocks were compared: that proves the procedure, not the numbers"
     tolerance = tolerance_for(ground.precision)
-    floor = 0.0 if tolerance is None else tolerance.kv
+    floor = 0.0 if tolerance is None or tolerance.kv is None else tolerance.kv
     if not error <= max(floor, _NOISE * noise):
         return (
             "refuted",

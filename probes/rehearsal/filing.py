@@ -77,12 +77,21 @@ def salt_of(manifest: Manifest, tenant: str) -> str | None:
         return tenant
     if carrier != "cache_salt":
         return None
-    shares_place = cover(manifest).cell("cache.namespace").clashes_with == "cache_salt"
-    namespace = manifest.value("cache.namespace") if shares_place else None
+    namespace = manifest.value("cache.namespace") if salted_namespace(manifest) else None
     features = manifest.get("request_features")
     if isinstance(features, Known) and "cache_salt" not in (features.value or ()):
         return namespace or ""  # said to be carried, and no request carries it
     return f"{namespace}-{tenant}" if namespace else tenant
+
+
+def salted_namespace(manifest: Manifest) -> bool:
+    """Whether a namespace is put in force as the ``cache_salt`` of every request."""
+    return cover(manifest).cell("cache.namespace").clashes_with == "cache_salt"
+
+
+def carried_salt(manifest: Manifest, salt: str | None) -> str | None:
+    """Return the ``cache_salt`` that a request carries: a tenant's, or the namespace where that is how it is set."""
+    return salt or (manifest.value("cache.namespace") if salted_namespace(manifest) else None)
 
 
 def _stretches(predict: Any, whole: tuple[str, ...], prompt: Prompt, unit: int) -> Iterator[Stretch]:

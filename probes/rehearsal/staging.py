@@ -6,7 +6,7 @@ The first is the control: it must go wrong, or nothing that follows could have.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -182,6 +182,7 @@ class _Stage:
         self._missing = {**missing, **ground.missing}
         self._tokens, self._progress = tokens, progress
         self._done = 0
+        self._lacking: dict[str, str] = {}
         self._apart = _keeps_tenants(old) or _keeps_tenants(new)
         if self._apart and _keeps_tenants(old) != _keeps_tenants(new):
             self._staged["cache.tenancy"] = "two tenants ask for one and the same"
@@ -197,21 +198,21 @@ class _Stage:
         self._prompts = prompts
         with self._worker(Start(self._new, "none", "no-reuse")) as worker:
             self._fresh = {self._name(one): self._ask(worker, one) for one in prompts}
-        self._lacking: str | None = None
-        control = self._controlled(self._planted if self._claim == "reuse" else self._unguarded, prompts)
+        control = self._where_it_can("control", self._planted if self._claim == "reuse" else self._unguarded, prompts)
         inside = self._hits(Start(self._new, "old"), prompts)
         own = inside
         if self._claim == "separate" or any(hit.wrong for hit in inside):
-            again = self._own(prompts)
+            again = self._where_it_can("own", self._own, prompts)
             own = again if self._claim == "separate" else inside
-            self._repeatable(again[0])
+            self._repeatable(again)
         layers = self._layers(prompts)
         tenants, crossed = self._tenants(prompts[0]) if self._apart else (NOT_RUN, ())
         return self._judge(control, inside, own, layers, tenants, crossed)
 
-    def _repeatable(self, plain: Hit) -> None:
+    def _repeatable(self, again: Sequence[Hit]) -> None:
         """Refuse to tell anything by a worker that does not agree with itself: the model alone, its own entries."""
-        if plain.agreement.answer in ("different", "not comparable"):
+        plain = again[0] if again else None  # there may be no store for its own entries
+        if plain is not None and plain.agreement.answer in ("different", "not comparable"):
             raise CannotStageError(
                 f"the new deployment's own entries give answers that are {plain.agreement.difference:.2g} nats off its "
                 f"own without a store, where {self._ground.precision} allows {self._tolerance:g}: nothing can be told"
@@ -244,12 +245,14 @@ class _Stage:
                         prompts.append(replace(after, adapter=name, filed=theirs))
         return prompts
 
-    def _controlled(self, staged: Callable[[Sequence[Prompt]], list[Hit]], prompts: Sequence[Prompt]) -> list[Hit]:
-        """Stage a control; where the back end has none, say so and go on: what follows is seen and proves nothing."""
+    def _where_it_can(
+        self, what: str, staged: Callable[[Sequence[Prompt]], list[Hit]], prompts: Sequence[Prompt]
+    ) -> list[Hit]:
+        """Stage what a back end may have no way to; without it the rest is seen all the same, and proves nothing."""
         try:
             return staged(prompts)
         except NoControlError as error:
-            self._lacking = str(error)
+            self._lacking[what] = str(error)
             return []
 
     def _planted(self, prompts: Sequence[Prompt]) -> list[Hit]:
@@ -273,7 +276,7 @@ class _Stage:
     def _tenants(self, prompt: Prompt) -> tuple[Part, tuple[Hit, ...]]:
         """Ask as another tenant for what the first one has in the store, the old deployment's and the new one's."""
         other = replace(prompt, salt=salt_of(self._new, _OTHER))
-        hits = self._controlled(self._unguarded, [other])
+        hits = self._where_it_can("control", self._unguarded, [other])
         if self._claim == "reuse":
             self._own([prompt])
         inside = [*self._hits(Start(self._new, "old"), [other]), *self._hits(Start(self._new, "new"), [other])]
@@ -289,7 +292,7 @@ class _Stage:
     def _layers(self, prompts: Sequence[Prompt]) -> tuple[LayerError, ...] | None:
         """Hold stored KV against the new deployment's, where both were asked for the same tokens."""
         worst: dict[int, LayerError] = {}
-        if self._lacking is not None:
+        if "control" in self._lacking:
             return None
         with self._worker(self._removed()) as worker:
             for prompt in prompts:
@@ -349,6 +352,8 @@ class _Stage:
         ]
         second = self._isolation(inside, stale)
         third = _equivalence(own, "old entries" if self._claim == "reuse" else "the new deployment's own entries")
+        if "own" in self._lacking:
+            third = replace(third, why=self._lacking["own"])
         mistakes = name_mistakes(
             self._old,
             self._new,
@@ -382,10 +387,10 @@ class _Stage:
         if must_not:
             where = "other weights planted under its names" if self._claim == "reuse" else "the boundary taken away"
             return Part("held", f"with {where} the stale entry is hit, and the output is wrong", hits)
+        if "control" in self._lacking:
+            return Part("open", self._lacking["control"], hits)
         if self._apart and not planted and any(hit.cached for hit in crossed):
             return Part("held", "with the boundary taken away another tenant's entry is hit", (*hits, *crossed))
-        if self._lacking is not None:
-            return Part("open", self._lacking, hits)
         if not any(hit.cached for hit in hits):
             return Part("open", "with the boundary taken away nothing is hit", hits)
         if not planted and self._claim == "separate":

@@ -1,0 +1,192 @@
+"""The back end for servers that run already: old and new deployment in front of one scratch namespace.
+
+The operator started them, as they are started in earnest; nothing is started, reset or deleted. What a server reads of
+its store cannot be undone, so each prompt is asked first the way it is in earnest, and only then without the cache.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+
+from kvgate.probes.completions.server import answering_server, open_client
+from kvgate.probes.endpoints.asking import Asked
+from kvgate.probes.rehearsal.backend import (
+    CannotStageError,
+    Generation,
+    Ground,
+    NoControlError,
+    Prompt,
+    Start,
+)
+from kvgate.probes.rehearsal.filing import carried_salt, salted_namespace
+from kvgate.rules.change import same
+from kvgate.rules.compare.sides import Sides
+from kvgate.rules.diff import compare
+from kvgate.rules.errors import InputError
+from kvgate.rules.manifest import Manifest
+from kvgate.rules.profile import cover
+
+_PREFIX = 32  # tokens in front of every prompt of one rehearsal: another one's entries are no answer to it
+_NO_EFFECT = ("cache.", "labels")  # dimensions that change no KV
+
+
+@dataclass(frozen=True)
+class Urls:
+    """Where the deployments answer.
+
+    Attributes:
+        old: the deployment that fills the store.
+        new: the one that comes up in front of it.
+        control: the new one once more, started with the old one's namespace; ``None``: there is none.
+
+    """
+
+    old: str
+    new: str
+    control: str | None = None
+
+
+class EndpointBackend:
+    """Stages one pair of deployments on servers that run already.
+
+    Args:
+        old: the deployment whose entries must not be read.
+        new: the one that is rolled out.
+        urls: where they answer.
+        key: of their API.
+        seconds: how long one answer may take.
+
+    """
+
+    name = "endpoint"
+
+    def __init__(
+        self, old: Manifest, new: Manifest, urls: Urls, *, key: str | None = None, seconds: float = 120.0
+    ) -> None:
+        self._old, self._new, self._urls = old, new, urls
+        self._key, self._seconds = key, seconds
+        self._prefix = tuple(secrets.token_bytes(_PREFIX))
+        self._asked: dict[str, Asked] = {}
+        self.first: dict[tuple[str, str | None], Generation] = {}
+        self.read_nothing = True
+        self.own_salt = f"kvgate-rehearsal-{secrets.token_hex(8)}"
+
+    def ground(self) -> Ground:
+        """Ask the servers what they are, and say what differs between them.
+
+        Raises:
+            CannotStageError: one does not answer, or is another engine than its manifest says.
+
+        """
+        tools = {}
+        for side, manifest in (("old", self._old), ("new", self._new)):
+            server = self.asked(side).server
+            for what, path in (("engine", "engine.name"), ("version", "engine.version")):
+                told, said = getattr(server, what), manifest.value(path)
+                if told is not None and said is not None and told != said:
+                    name = self.asked(side).name
+                    raise CannotStageError(f"{name}: {path} is {said} in the manifest, and here it is {told}")
+            tools[f"{side} server"] = f"{server.engine} {server.version}"
+        sides = Sides(self._old, self._new, cover(self._old), cover(self._new))
+        differing = {
+            change.dimension
+            for change in compare(sides)
+            if not change.unverified and not change.dimension.startswith(_NO_EFFECT)
+        }
+        compute = self._new.value("precision.compute")
+        return Ground(
+            model="real",
+            precision=f"{compute or 'unknown'}/any/server",
+            staged=dict.fromkeys(sorted(differing), "as the servers run it"),
+            missing={
+                "procedure": "that the servers were started by the launch files is the operator's word",
+                "store": "that nothing but these servers uses the namespace is the operator's word",
+            },
+            procedure=True,
+            tools=tools,
+        )
+
+    def start(self, start: Start) -> _Worker:
+        """Return what asks the server of a deployment.
+
+        Raises:
+            NoControlError: the boundary of this one cannot be taken away without a third server.
+
+        """
+        if start.foreign:
+            raise NoControlError("no other weights can be planted in a server that runs already")
+        if start.deployment is self._old:
+            return _Worker(self, start, self.asked("old"))
+        if start.store == "new" and not (self.keyed_by_salt() or self.read_nothing):
+            raise NoControlError("the new server has no store of its own: what it reads there is what it read before")
+        if start.boundary == "removed":
+            if self._urls.control is not None:
+                return _Worker(self, start, self.asked("control"))
+            if not self._by_salt_alone():
+                raise NoControlError("the boundary lies in how the new server was started: a control takes a third one")
+        return _Worker(self, start, self.asked("new"))
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+    def asked(self, side: str) -> Asked:
+        """Return the server of one side, once it has said what it is."""
+        if side not in self._asked:
+            url = {"old": self._urls.old, "new": self._urls.new, "control": self._urls.control}[side]
+            try:
+                server = answering_server(open_client(str(url), self._key, self._seconds))
+            except InputError as error:
+                raise CannotStageError(str(error)) from None
+            self._asked[side] = Asked(f"the {side} server ({server.client.url})", server, self._prefix)
+        return self._asked[side]
+
+    def keyed_by_salt(self) -> bool:
+        """Whether a ``cache_salt`` that nobody else uses is as good as an empty store."""
+        return cover(self._new).request("cache_salt").key == "separates"
+
+    def _by_salt_alone(self) -> bool:
+        """Whether what keeps old entries out of reach, if anything does, stands in the requests."""
+        paths = ["cache.location", "cache.connector", "cache.chunk_size", "model.id"]
+        if not all(salted_namespace(side) for side in (self._old, self._new)):
+            paths.append("cache.namespace")
+        return all(same(self._old.get(path), self._new.get(path)) is True for path in paths)
+
+
+class _Worker:
+    """One deployment, asked under one boundary."""
+
+    def __init__(self, backend: EndpointBackend, start: Start, asked: Asked) -> None:
+        self._backend, self._start, self._asked = backend, start, asked
+
+    def generate(self, prompt: Prompt, tokens: int) -> Generation:
+        """Answer a prompt; see :class:`kvgate.probes.rehearsal.backend.Worker`."""
+        start, name = self._start, (prompt.id, prompt.adapter)
+        if start.boundary == "no-reuse":
+            first = self._asked.from_store(prompt, self._salt(prompt), self._read(prompt, tokens))
+            self._backend.first[name] = first
+            self._backend.read_nothing &= not first.cached
+            return self._asked.bypassing(prompt, tokens)
+        if start.boundary == "in-force" and start.store == "old" and not start.fills:
+            before = self._backend.first.pop(name, None)
+            if before is not None:
+                return before
+        return self._read(prompt, tokens)
+
+    def compare_blocks(self, prompt: Prompt) -> None:
+        """Return nothing: a server hands out no KV."""
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+    def _read(self, prompt: Prompt, tokens: int) -> Generation:
+        return self._asked.reading(prompt, self._salt(prompt), tokens)
+
+    def _salt(self, prompt: Prompt) -> str | None:
+        start = self._start
+        if start.boundary == "removed" and start.instead_of is not None and prompt.filed is not None:
+            return carried_salt(start.instead_of, prompt.filed.salt)
+        salt = carried_salt(start.deployment, prompt.salt)
+        if start.store == "new" and self._backend.keyed_by_salt():
+            return f"{self._backend.own_salt}-{salt}" if salt else self._backend.own_salt
+        return salt
