@@ -26,7 +26,7 @@ from kvgate.deployments.contradictions import refuse_contradictions
 from kvgate.deployments.elsewhere import LIBRARIES, built_elsewhere, engine_of, refuse_another_deployment
 from kvgate.deployments.hub import HubCheckpoint, obtain, split_repository
 from kvgate.deployments.launch import LaunchFacts, bare_facts, resolve
-from kvgate.deployments.locating import exists, locate, pins
+from kvgate.deployments.locating import Beside, exists, here, locate, pins
 from kvgate.deployments.published import published
 from kvgate.deployments.running import Running, ask_running
 from kvgate.deployments.running_contradictions import (
@@ -128,8 +128,7 @@ def capture(
     *,
     revision: str | None = None,
     launch: Sequence[LaunchFacts] = (),
-    adapters: Mapping[str, Path] | None = None,
-    chat_template: str | None = None,
+    beside: Beside | None = None,
     renderer: Literal["here"] | SnapshotFile | None = None,
     sets: Mapping[str, Any] | None = None,
     unsets: Iterable[str] = (),
@@ -148,8 +147,8 @@ def capture(
             engine is started with is the launch line's model, where there is one.
         revision: the hub revision; the launch line's counts where neither says one.
         launch: what the launch files say.
-        adapters: folders by adapter name: of adapters that no launch line names, or where their files are here.
-        chat_template: a template file or text that overrides the checkpoint's and the launch line's.
+        beside: where adapters, another tokenizer, a draft model and a template are here; what the launch line names
+            in a place that is not known to be on this machine is not looked for.
         renderer: ``"here"``: this environment is the one that serves. A snapshot: it was taken where requests are
             served, and speaks for the renderer there.
         sets: manifest values that only the operator knows, by path; they override what was found.
@@ -169,11 +168,12 @@ def capture(
         InputError: the checkpoint, an adapter or the template is missing, unreadable or hostile; the launch
             lines contradict each other or the checkpoint; the renderer's snapshot contradicts them; the running
             engine cannot be asked, is another one, or holds other weights than the checkpoint.
-        UsageError: ``sets`` or ``unsets`` name no manifest path, or what the endpoint is asked for.
+        UsageError: ``sets`` or ``unsets`` name no manifest path, or what the endpoint is asked for; a tokenizer or
+            draft model is given that no launch line names.
     """
     sources = _Sources(kept, opaque_pickle, fetch_weights, endpoint, api_key)
     return _Capture(
-        *(model, revision, launch, adapters or {}, chat_template, renderer, sets or {}, unsets, snapshot_to),
+        *(model, revision, launch, beside or Beside(), renderer, sets or {}, unsets, snapshot_to),
         sources,
         progress,
     ).run()
@@ -196,8 +196,7 @@ class _Capture:
         model: str,
         revision: str | None,
         launch: Sequence[LaunchFacts],
-        adapters: Mapping[str, Path],
-        chat_template: str | None,
+        beside: Beside,
         renderer: Literal["here"] | SnapshotFile | None,
         sets: Mapping[str, Any],
         unsets: Iterable[str],
@@ -208,8 +207,7 @@ class _Capture:
         self._model = model
         self._revision = revision
         self._given = self._facts = _only(launch)  # as the line says it, and as the checkpoint settles it
-        self._adapters = adapters
-        self._template = chat_template
+        self._beside = beside
         self._renderer = renderer
         self._snapshot_to = snapshot_to
         self._sources = sources
@@ -226,6 +224,14 @@ class _Capture:
             asked = sources.endpoint is not None and path in self._sets
             if asked and (path == "weights" or path.startswith("weights.served")):
                 raise UsageError("is what the endpoint is asked for", where=path, hint="leave one of the two out")
+        for name, given, flag in (
+            (self._other_tokenizer, beside.tokenizer, "--tokenizer"),
+            (self._draft, beside.draft, "--draft"),
+        ):
+            if given is not None and name is None:
+                raise UsageError("no launch line names one beside the model", where=flag, hint="leave it out")
+            if given is not None and not exists(given):
+                raise InputError("there is no such folder", where=str(given), hint=f"{flag} FOLDER")
         if self._facts is not None:
             refuse_contradictions(self._sets, self._facts)
 
@@ -429,28 +435,43 @@ class _Capture:
 
     def _speculative(self) -> None:
         """Add the content of a draft model: its name says nothing of its weights, and its KV is stored as well."""
-        path = "engine.speculative"
-        config = self._facts.values.get(path) if self._facts is not None else None
-        draft = config.get("model") if isinstance(config, Mapping) else None
-        # A method without weights may stand as its model; the target's own tensors are fingerprinted with it.
-        if not isinstance(draft, str) or draft.strip("[]") in _WITHOUT_WEIGHTS or draft == self._named():
+        path, draft = "engine.speculative", self._draft
+        if draft is None or self._facts is None:
             return
-        revision = config.get("revision") if config is not None else None
-        if not exists(Path(draft)):
+        config = self._facts.values[path]
+        folder, why = (self._beside.draft, "") if self._beside.draft is not None else here(self._facts, draft)
+        if folder is None:
+            revision = config.get("revision")
             pinned = isinstance(revision, str) and _COMMIT.fullmatch(revision) and split_repository(draft)
-            if not pinned or draft.startswith(("/", ".", "~")):
-                shown = f"the draft model {draft} is not here, and neither a commit nor a digest says what it holds"
+            if not pinned or draft.startswith(("/", ".", "~")) or exists(Path(draft)):
+                shown = f"what the draft model {draft} holds is not known: {why}; give --draft FOLDER"
                 self._assembly.doubt(path, shown)
             return
         try:
-            print_ = self._hashed(Path(draft), None)
-            content = {"weights": print_.digest, "config": digest(read_config(Path(draft)))}
-            if (beside := pickle_beside(Path(draft), self._progress)) is not None:
+            print_ = self._hashed(folder, None)
+            content = {"weights": print_.digest, "config": digest(read_config(folder))}
+            if (beside := pickle_beside(folder, self._progress)) is not None:
                 content["pickle"] = beside  # a draft may read one: mask_embedding.pt (qwen3_dflash.py, vLLM 0.32.0)
         except InputError as error:
             self._assembly.doubt(path, f"the draft model {draft} cannot be fingerprinted: {error.message}")
             return
-        self._assembly.put(path, {**(config or {}), "content": content})
+        self._assembly.put(path, {**config, "content": content})
+
+    @property
+    def _draft(self) -> str | None:
+        """The draft model that the launch line names; ``None`` where there is none with weights of its own."""
+        config = self._facts.values.get("engine.speculative") if self._facts is not None else None
+        draft = config.get("model") if isinstance(config, Mapping) else None
+        # A method without weights may stand as its model; the target's own tensors are fingerprinted with it.
+        if not isinstance(draft, str) or draft.strip("[]") in _WITHOUT_WEIGHTS or draft == self._named():
+            return None
+        return draft
+
+    @property
+    def _other_tokenizer(self) -> str | None:
+        """The tokenizer that the launch line names, where it is not the model's own."""
+        name = self._facts.tokenizer if self._facts is not None else None
+        return None if name == self._named() else name
 
     def _named(self) -> str | None:
         return self._facts.model if self._facts is not None else None
@@ -478,13 +499,15 @@ class _Capture:
         Source: vllm-project/vllm-gguf-plugin as vllm-project/vllm-metal#466 describes it, July 2026.
         """
         nothing = EffectiveConfig({}, None, "beside the GGUF file there is no config.json")
-        tokenizer = self._facts.tokenizer if self._facts is not None else None
-        if tokenizer is not None and tokenizer != self._named():
-            if not exists(Path(tokenizer)):
-                reason = f"with GGUF the engine takes the configuration from {tokenizer}, which is not on this machine"
-                self._assembly.doubt("model.config", reason)
+        tokenizer = self._other_tokenizer
+        if tokenizer is not None and self._facts is not None:
+            given = self._beside.tokenizer
+            found, why = (given, "") if given is not None else here(self._facts, tokenizer)
+            if found is None:
+                why = f"with GGUF the engine takes the configuration from {tokenizer}: {why}; give --tokenizer FOLDER"
+                self._assembly.doubt("model.config", why)
                 return nothing
-            folder = Path(tokenizer)
+            folder = found
         return effective_config(read_config(folder), overrides) if (folder / "config.json").exists() else nothing
 
     def _gguf(self, folder: Path, weights: CheckpointFingerprint | None) -> None:
@@ -518,22 +541,25 @@ class _Capture:
 
     def _adapters_section(self) -> None:
         """Fingerprint every adapter whose files are here."""
-        facts = self._facts
+        facts, given = self._facts, self._beside.adapters
         named = dict(facts.adapters) if facts is not None else {}
-        if facts is None and not self._adapters:
+        if facts is None and not given:
             return
         entries: list[dict[str, Any]] = []
-        for name in (*named, *(name for name in self._adapters if name not in named)):
-            entry: dict[str, Any] = {"name": name, "path": named.get(name) or str(self._adapters[name])}
-            folder = self._adapters.get(name) or Path(named[name])
-            if exists(folder):
+        for name in (*named, *(name for name in given if name not in named)):
+            # The engine's own path: keys hold it. Where the files are here is in none.
+            entry: dict[str, Any] = {"name": name, "path": named[name]} if name in named else {"name": name}
+            folder, why = given.get(name), ""
+            if folder is None and facts is not None:
+                folder, why = here(facts, named[name])
+            elif folder is not None and not exists(folder):
+                raise InputError("there is no such folder", where=str(folder), hint=f"--adapter {name}=FOLDER")
+            if folder is not None:
                 print_ = fingerprint_adapter(folder)
                 alpha = int(print_.alpha) if print_.alpha.is_integer() else print_.alpha
                 entry |= {"digest": print_.digest, "rank": print_.rank, "alpha": alpha}
-            elif name in self._adapters:
-                raise InputError("there is no such folder", where=str(folder), hint=f"--adapter {name}=FOLDER")
             else:
-                where = f"its files are not at {folder}; give --adapter {name}=FOLDER"
+                where = f"where {named[name]} is here is not known: {why}; give --adapter {name}=FOLDER"
                 self._assembly.doubt(f"adapters.{name}.digest", where)
             entries.append(entry)
         basis: Literal["computed", "declared"] = "computed" if entries else "declared"
@@ -550,7 +576,12 @@ class _Capture:
             assembly.doubt("chat_template", reason)
             self._left_out(reason)
             return None
-        folder, path = self._tokenizer_folder(folder, hub)
+        folder, path, reason = self._tokenizer_folder(folder, hub)
+        if reason is not None:
+            assembly.doubt("tokenizer", reason)
+            assembly.doubt("chat_template", reason)
+            self._left_out(reason)
+            return None
         own = next((name for pattern in _MISTRAL_TOKENIZER for name in folder.glob(pattern)), None)
         if own is not None or (gguf and not (folder / "tokenizer_config.json").exists()):
             inside = "the GGUF file" if own is None else own.name
@@ -559,7 +590,7 @@ class _Capture:
                 assembly.doubt(part, reason)
             self._left_out(reason)
             return None
-        template, here = self._chat_template(folder, "chat_template" in doubted)
+        template, here = self._chat_template("chat_template" in doubted)
         options = facts.values.get("tokenizer.options") if facts is not None else None
         elsewhere = self._elsewhere
         found, snapshot = examine(
@@ -602,37 +633,34 @@ class _Capture:
         if self._elsewhere is not None:
             self._notes.append(f"the snapshot {self._elsewhere.path} is left out: {reason}")
 
-    def _tokenizer_folder(self, folder: Path, hub: HubCheckpoint | None) -> tuple[Path, str]:
-        name = self._facts.tokenizer if self._facts is not None else None
-        if name is None or (self._facts is not None and name == self._facts.model):
-            return folder, f"{hub.repo}@{hub.commit}" if hub is not None else str(folder.absolute())
-        if exists(Path(name)):
-            return Path(name), str(Path(name).absolute())
+    def _tokenizer_folder(self, folder: Path, hub: HubCheckpoint | None) -> tuple[Path, str, str | None]:
+        """Return where its files are, what to call that, and why they are not known to be these."""
+        name, given = self._other_tokenizer, self._beside.tokenizer
+        if name is None or self._facts is None:
+            return folder, f"{hub.repo}@{hub.commit}" if hub is not None else str(folder.absolute()), None
+        found, why = (given, "") if given is not None else here(self._facts, name)
+        if found is not None:
+            return found, str(found.absolute()), None
         split = split_repository(name)
-        if split is None:
-            raise InputError(
-                "the launch line names a tokenizer that is not on this machine",
-                where=name,
-                hint="run the capture where its files are",
-            )
-        revision = self._facts.tokenizer_revision if self._facts is not None else None
-        other = obtain(split[0], revision or split[1], self._progress, weights=False)
-        return other.folder, f"{other.repo}@{other.commit}"
+        if split is None or exists(Path(name)):  # a folder of that name may be what the engine takes
+            return folder, "", f"where the tokenizer {name} is here is not known: {why}; give --tokenizer FOLDER"
+        other = obtain(split[0], self._facts.tokenizer_revision or split[1], self._progress, weights=False)
+        return other.folder, f"{other.repo}@{other.commit}", None
 
-    def _chat_template(self, folder: Path, doubted: bool) -> tuple[str | None, bool]:
+    def _chat_template(self, doubted: bool) -> tuple[str | None, bool]:
         """Return the override, and whether the template in force is known here."""
-        if self._template is not None:
+        if self._beside.chat_template is not None:
             self._assembly.restore("chat_template", True)
-            return self._template, True
+            return self._beside.chat_template, True
         if doubted:
             return None, False
         given = self._facts.chat_template if self._facts is not None else None
-        if given is None or "{" in given or "\n" in given:
+        if given is None or self._facts is None or "{" in given or "\n" in given:
             return given, True
-        for path in (Path(given), folder / given):
-            if exists(path):
-                return str(path), True
-        self._assembly.doubt("chat_template", f"the launch line takes {given}, which is not here; give --chat-template")
+        found, why = here(self._facts, given)
+        if found is not None:
+            return str(found), True
+        self._assembly.doubt("chat_template", f"the launch line takes {given}: {why}; give --chat-template FILE")
         return None, False
 
     def _tokenizer(self, found: TokenizerFacts) -> None:

@@ -25,7 +25,7 @@ from kvgate.deployments.launch.flags import (
 )
 from kvgate.deployments.launch.invocation import Invocation
 from kvgate.deployments.launch.lmcache import CONFIG_FILE, with_config_file
-from kvgate.deployments.launch.places import located, one_location
+from kvgate.deployments.launch.places import Place, located, on_the_host, one_location
 from kvgate.deployments.launch.secrets import clean, clean_text, without_text
 from kvgate.deployments.launch.shell import Word
 from kvgate.deployments.launch.surroundings import over_code, surroundings_table
@@ -241,6 +241,7 @@ class EngineLine:
             chat_template=self._template(),
             remote_code=bool(self.value_of("trust-remote-code")),
             language_model_only=bool(self.value_of("language-model-only")),
+            places=self._places(adapters),
             stores=tuple(self.stores),
             pending=tuple(path for path in self.pending if not _covered(path, self.unknown)),
             unknown=tuple(self.unknown.items()),
@@ -277,6 +278,15 @@ class EngineLine:
             return self.run.files[given].decode("utf-8")
         except UnicodeDecodeError as error:
             raise InputError(f"not UTF-8 text (byte {error.start})", where=f"{self.source}: {given}") from None
+
+    def _places(self, adapters: Mapping[str, str]) -> dict[str, Place]:
+        """Say where on the host the files are that a container's line names beside the model's."""
+        if not self.run.contained:
+            return {}
+        draft = self.values.get("engine.speculative")
+        draft = draft.get("model") if isinstance(draft, Mapping) else None
+        named = (*adapters.values(), draft, self.value_of(self.tokenizer_flag), self.value_of("chat-template"))
+        return {path: on_the_host(path, self.run.mounts) for path in named if isinstance(path, str)}
 
     def _image(self) -> None:
         word = self.run.image

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kvgate.deployments.launch.places import Place, on_the_host
+
 
 @dataclass(frozen=True)
 class LaunchFacts:
@@ -24,6 +26,7 @@ class LaunchFacts:
         chat_template: the path or the literal text of ``--chat-template``; ``None``: the checkpoint's own.
         remote_code: the line allows code from the checkpoint to run (``--trust-remote-code``).
         language_model_only: no image, audio or video can be sent (by flag, or by limits of 0).
+        places: where on the host the folders and files are that a container's line names, by the path in it.
         stores: where blocks are kept, as the server sees it: before mounts make another place of it.
         neighbours: what the same files say of other servers, which are not meant.
         pending: manifest paths whose value was ``auto``, to be settled by :func:`resolve`.
@@ -43,9 +46,14 @@ class LaunchFacts:
     chat_template: str | None = None
     remote_code: bool = False
     language_model_only: bool = False
+    places: Mapping[str, Place] = field(default_factory=dict)
     stores: tuple[str, ...] = ()
     neighbours: tuple[LaunchFacts, ...] = ()
     pending: tuple[str, ...] = ()
     unknown: tuple[tuple[str, str], ...] = ()
     ignored: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def place(self, path: str) -> Place:
+        """Say where on the host something is that the line names."""
+        return self.places.get(path) or on_the_host(path, None)

@@ -1,31 +1,34 @@
-"""Where a store is for everybody: paths inside a container become what is mounted there."""
+"""Where a store, or a folder that a line names, is for everybody: paths in a container become what is mounted there."""
 
 from __future__ import annotations
 
 import posixpath
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from kvgate.deployments.launch.containers import Mount
 from kvgate.deployments.launch.secrets import clean_text
 
 _FILE = "file://"
+_VOLUME = "volume:"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a store is.
+    """Where a path of the server's leads.
 
     Attributes:
         value: a URL, a path of the host, or ``volume:NAME/rest``; empty where it is not known.
         reason: why it is not known.
         note: what a reader should know about it.
+        inside: it is the container's own, and ends with it.
     """
 
     value: str
     reason: str | None = None
     note: str | None = None
+    inside: bool = False
 
 
 def located(store: str, mounts: Sequence[Mount] | None) -> Place:
@@ -49,10 +52,30 @@ def located(store: str, mounts: Sequence[Mount] | None) -> Place:
     if any(_open_target(mount) for mount in covering):
         return Place("", "the shell fills in what is mounted, and where")
     if not covering:
-        return Place(prefix + path, note=f"{path} is inside the container, and ends with it: nothing is mounted there")
+        note = f"{path} is inside the container, and ends with it: nothing is mounted there"
+        return Place(prefix + path, note=note, inside=True)
     longest = max(len(PurePosixPath(_normal(mount.target)).parts) for mount in covering)
     mount = [one for one in covering if len(PurePosixPath(_normal(one.target)).parts) == longest][-1]
     return _through(mount, path, prefix)
+
+
+def on_the_host(path: str, mounts: Sequence[Mount] | None) -> Place:
+    """Say where files that a line names are on a machine that mounts what the line says.
+
+    Args:
+        path: as the server sees it.
+        mounts: what is mounted in its container; ``None``: it runs in none.
+    """
+    if not path.startswith("/"):
+        return Place("", "it is relative to the folder that the engine is started in")
+    place = located(path, mounts)
+    if place.inside:
+        return Place("", "it is inside the container, and no folder of the host is mounted there")
+    if place.value.startswith(_VOLUME):
+        return Place("", f"it is in the {place.value.partition('/')[0].replace(':', ' ')}")
+    if place.value and not place.value.startswith("/"):
+        return Place("", f"it is at {place.value}, in the folder of whoever starts the container")
+    return replace(place, note=None)
 
 
 def _through(mount: Mount, path: str, prefix: str) -> Place:
@@ -61,14 +84,14 @@ def _through(mount: Mount, path: str, prefix: str) -> Place:
     if mount.expansions:
         return Place("", f"what is mounted at {shown} is not known: {mount.expansions[0]}")
     if mount.source is None:
-        return Place(prefix + path, note=f"{path} is inside the container, and ends with it")
+        return Place(prefix + path, note=f"{path} is inside the container, and ends with it", inside=True)
     source = clean_text(mount.source)
     if source is None or source != mount.source:
         return Place("", f"what is mounted at {shown} looks like a credential and was left out")
     rest = PurePosixPath(path).relative_to(target).as_posix()
     rest = "" if rest == "." else f"/{rest}"
     if mount.volume:
-        return Place(f"volume:{source}{rest}")
+        return Place(f"{_VOLUME}{source}{rest}")
     if not source.startswith(("/", "~")):
         return Place("", f"a relative path is mounted at {shown}, and of which folder is not known")
     if ".." in source.split("/"):

@@ -146,6 +146,7 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Capture]:
     from kvgate.deployments import capture as module
     from kvgate.deployments.config import effective_config as real_config
     from kvgate.deployments.launch import LaunchFile, parse_vllm, read_launch
+    from kvgate.deployments.locating import Beside
     from kvgate.deployments.write import write
 
     folder = tmp_path_factory.mktemp("captures")
@@ -196,7 +197,7 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Capture]:
             captured = module.capture(
                 str(model),
                 launch=lines,
-                adapters=adapters,
+                beside=Beside(adapters or {}),
                 renderer=renderer,
                 sets=declared,
                 snapshot_to=snapshot,

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from kvgate.deployments.locating import Beside
 from tests.cli.conftest import Run, in_process
 from tests.weights.builders import Tensor, llama, words, write
 
@@ -166,7 +167,18 @@ def test_what_is_asked_for_is_what_is_captured(run: Run, recorded: Recorded, tmp
     )
     ran = run(
         *("capture", "org/name", "--revision", "main", "--from", "-", "--adapter", "billing=a/b", "--renderer", "here"),
-        *("--chat-template", "t.jinja", "--set", "cache.epoch=2", "--set", "engine.prefix_hash.seed=0"),
+        *(
+            "--tokenizer",
+            "t",
+            "--draft",
+            "d",
+            "--chat-template",
+            "t.jinja",
+            "--set",
+            "cache.epoch=2",
+            "--set",
+            "engine.prefix_hash.seed=0",
+        ),
         *("--set", "model.revision=010", "--unset", "adapters", "--endpoint", "http://127.0.0.1:8000", "-o", "out"),
         stdin=b"vllm serve org/name --block-size 32\n",
     )
@@ -179,8 +191,7 @@ def test_what_is_asked_for_is_what_is_captured(run: Run, recorded: Recorded, tmp
     assert recorded.model == "org/name"
     assert asked == {
         "revision": "main",
-        "adapters": {"billing": Path("a/b")},
-        "chat_template": "t.jinja",
+        "beside": Beside({"billing": Path("a/b")}, Path("t"), Path("d"), "t.jinja"),
         "renderer": "here",
         # The command line wins over the configuration, at, below and above the same path.
         "sets": {"cache.ttl": "30d", "cache.epoch": 2, "engine.prefix_hash.seed": "0", "model.revision": "010"},

@@ -7,7 +7,9 @@ llm-d-modelservice v0.4.12 (examples) and kserve/kserve v0.20.0 (docs/samples/ll
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -73,6 +75,16 @@ def config_map(name: str, data: Mapping[str, str]) -> dict[str, Any]:
 def chart(name: str, version: str) -> str:
     """What ``helm show chart`` prints."""
     return f'apiVersion: v2\nname: {name}\ndescription: a chart\nversion: "{version}"\n'
+
+
+def write_adapter(folder: Path, content: bytes = b"abcd") -> Path:
+    """Write a LoRA adapter of one tensor, which holds these four bytes."""
+    folder.mkdir(parents=True)
+    config = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj"]}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    header = json.dumps({"a.lora_A.weight": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    (folder / "adapter_model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + content)
+    return folder
 
 
 # -- vLLM's production stack

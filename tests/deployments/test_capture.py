@@ -12,12 +12,14 @@ import pytest
 
 from kvgate.deployments.capture import Captured, capture
 from kvgate.deployments.launch import parse_vllm
+from kvgate.deployments.locating import Beside
 from kvgate.deployments.write import write
 from kvgate.rules.errors import InputError, UsageError
 from kvgate.rules.manifest import Manifest, parse_manifest
 
 from .conftest import MakeCheckpoint
 from .hub_server import Hub, Repository, serving
+from .made import write_adapter
 
 IMAGE = "sha256:" + "a" * 64
 LINE = f"docker run vllm/vllm-openai:v0.33.0@{IMAGE} /models/m -tp 2"
@@ -247,25 +249,16 @@ def test_the_template_of_the_line_and_of_the_call(make_checkpoint: MakeCheckpoin
     assert elsewhere.tokens is None
     file = tmp_path / "t.jinja"
     file.write_text("{{ messages }}")
-    given = capture(str(folder), launch=line, chat_template=str(file), snapshot_to=tmp_path / "given")
+    given = capture(str(folder), launch=line, beside=Beside(chat_template=str(file)), snapshot_to=tmp_path / "given")
     assert given.manifest["chat_template"]["tree"] == literal.manifest["chat_template"]["tree"]
     assert given.tokens is not None
 
 
-def _adapter(folder: Path) -> Path:
-    folder.mkdir()
-    config = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj"]}
-    (folder / "adapter_config.json").write_text(json.dumps(config))
-    header = json.dumps({"a.lora_A.weight": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
-    (folder / "adapter_model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + b"abcd")
-    return folder
-
-
 @pytest.mark.usefixtures("quick")
 def test_adapters_are_fingerprinted_where_their_files_are(make_checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
-    here = _adapter(tmp_path / "here")
+    here = write_adapter(tmp_path / "here")
     line = f"vllm serve /m --enable-lora --lora-modules billing={here} law=org/law support=/elsewhere/s"
-    captured = capture(str(make_checkpoint()), launch=launched(line), adapters={"support": here, "more": here})
+    captured = capture(str(make_checkpoint()), launch=launched(line), beside=Beside({"support": here, "more": here}))
     adapters = {entry["name"]: entry for entry in captured.manifest["adapters"]}
     assert adapters["billing"]["rank"] == 4
     assert adapters["billing"]["alpha"] == 8
@@ -278,7 +271,8 @@ def test_adapters_are_fingerprinted_where_their_files_are(make_checkpoint: MakeC
 
 @pytest.mark.usefixtures("quick")
 def test_adapters_that_come_while_serving_stay_unknown(make_checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
-    line = f"VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 vllm serve /m --enable-lora --lora-modules a={_adapter(tmp_path / 'a')}"
+    line = "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 vllm serve /m --enable-lora --lora-modules a="
+    line += str(write_adapter(tmp_path / "a"))
     captured = capture(str(make_checkpoint()), launch=launched(line))
     assert "adapters" not in captured.manifest
     assert "loaded while serving" in reason(captured, "adapters")
