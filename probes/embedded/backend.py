@@ -10,6 +10,7 @@ from typing import Any
 from kvgate.probes.embedded.child import Child
 from kvgate.probes.embedded.real import real_pair
 from kvgate.probes.embedded.stand_in import VOCABULARY, Side, stand_in
+from kvgate.probes.evaluation.references import TOKENS
 from kvgate.probes.rehearsal.backend import CannotStageError, Generation, Ground, LayerError, Prompt, Start
 from kvgate.probes.rehearsal.filing import file_prompt
 from kvgate.rules.manifest import Manifest
@@ -101,11 +102,6 @@ class EmbeddedBackend:
             kind = {"kind": "real", "folder": str(folder)}
         return {**common, **kind, "config": dict(side.config), "adapter": side.adapters.get(prompt.adapter or "")}
 
-    @property
-    def real(self) -> bool:
-        """Whether the deployments' own weights answer."""
-        return self._folders is not None
-
     def _serves(self, deployment: Manifest) -> bool:
         """Whether what runs here is what serves: transformers, of this very version."""
         return (
@@ -160,11 +156,13 @@ class _Worker:
             filing = file_prompt(start.deployment, prompt)
         if filing.stretches is None:
             raise CannotStageError(f"under which names entries lie is not known: {'; '.join(filing.unknown)}")
-        known = self._backend.real or prompt.answer is not None
+        side = self._backend.side(start.deployment)
+        # The bytes that stand for tokens, and a snapshot's ids, may be more than a model has.
+        known = TOKENS if prompt.answer is not None else int(side.config.get("vocab_size", VOCABULARY))
         return {
             "model": self._backend.model(start, prompt),
-            "saved": self._backend.side(start.deployment).saved,
-            "token_ids": [one if known else one % VOCABULARY for one in prompt.token_ids],
+            "saved": side.saved,
+            "token_ids": [one % known for one in prompt.token_ids],
             "store": start.store,
             "place": filing.place,
             "read": [[stretch.end, list(stretch.names)] for stretch in filing.stretches],

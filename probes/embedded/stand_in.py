@@ -53,6 +53,8 @@ _DROPPED = frozenset({"quantization_config", "auto_map", "torch_dtype", "dtype"}
 _IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 _FLOATS = frozenset({"float32", "float16", "bfloat16"})
 _SAVED = frozenset({*_FLOATS, "fp8_e4m3", "fp8_e5m2"})
+_DIGEST, _REVISION = "weights.checkpoint.digest", "model.revision"
+_COMMIT_LENGTH = 40  # hex digits; a branch or tag says nothing
 _GENERIC: Mapping[str, Any] = {"model_type": "llama", "hidden_size": _HIDDEN, "num_hidden_layers": _LAYERS}
 
 
@@ -171,11 +173,11 @@ def _kinds(kinds: list[Any], layers: int) -> list[Any]:
 
 def _seeds(old: Manifest, new: Manifest, staged: dict[str, str], missing: dict[str, str]) -> list[tuple[int, int]]:
     """Seeds of the weights: equal where they are known to be equal, and other ones where they are known to differ."""
-    found = [_weights(side) for side in (old, new)]
-    if None in found:
-        missing["weights"] = "no digest on both sides: the same random weights stand in for both"
+    wholes = [str(side.value(_DIGEST)) for side in (old, new)]
+    if None in (old.value(_DIGEST), new.value(_DIGEST)):
+        if not any(_commit(old, path) == _commit(new, path) is not None for path in ("weights.hub.commit", _REVISION)):
+            missing["weights"] = "no digests on both sides: the same random weights stand in for both"
         return [(1, 1), (1, 1)]
-    wholes = [str(one) for one in found]
     stored = [side.value("weights.checkpoint.kv_digest") for side in (old, new)]
     rules = same(old.get("weights.checkpoint.kv_rule"), new.get("weights.checkpoint.kv_rule"))
     bodies = [str(one) for one in stored] if None not in stored and rules else wholes
@@ -186,11 +188,10 @@ def _seeds(old: Manifest, new: Manifest, staged: dict[str, str], missing: dict[s
     return [(seed_of(body), seed_of(f"tail {whole}")) for body, whole in zip(bodies, wholes, strict=True)]
 
 
-def _weights(side: Manifest) -> str | None:
-    for path in ("weights.checkpoint.digest", "weights.hub.commit", "model.revision"):
-        if isinstance(value := side.value(path), str) and (path != "model.revision" or len(value) == 40):
-            return value
-    return None
+def _commit(side: Manifest, path: str) -> str | None:
+    """A commit: an equal one is equal weights, while another may hold the same ones."""
+    value = side.value(path)
+    return value if isinstance(value, str) and len(value) == _COMMIT_LENGTH else None
 
 
 def _formats(old: Manifest, new: Manifest, staged: dict[str, str], missing: dict[str, str]) -> list[tuple[str, str]]:

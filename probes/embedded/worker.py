@@ -40,6 +40,7 @@ def main() -> None:
     for line in sys.stdin:
         answers.write(json.dumps(serving.answer(json.loads(line))) + "\n")
         answers.flush()
+    shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _until_it_closes(lifeline: int, scratch: Path) -> None:
@@ -140,7 +141,8 @@ def _apart(computed: Any, other: Any, held: int) -> float:
     one, two = computed[:, :, :held].float(), other[:, :, :held].float()
     if one.shape != two.shape:
         return float("inf")
-    return float((one - two).abs().max() / one.abs().max().clamp_min(1e-30))
+    found = float((one - two).abs().max() / one.abs().max().clamp_min(1e-30))
+    return found if found == found else float("inf")
 
 
 if __name__ == "__main__":

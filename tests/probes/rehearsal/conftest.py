@@ -1,0 +1,44 @@
+"""One child process for all rehearsals of a test process: importing torch takes longer than most of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from kvgate.probes.embedded.backend import EmbeddedBackend, Folders
+from kvgate.probes.embedded.child import Child
+from kvgate.probes.evaluation.prompts import Rendered
+from kvgate.probes.rehearsal.rehearse import Size, rehearse
+from kvgate.probes.rehearsal.staging import Rehearsal
+from kvgate.rules.manifest import Manifest
+
+Rehearse = Callable[..., Rehearsal]
+SMALL = Size(corpus=1, decidable=1, tokens=4)
+
+
+@pytest.fixture(scope="session")
+def child() -> Iterator[Child]:
+    """The process, with no model in it yet."""
+    running = Child()
+    yield running
+    running.close()
+
+
+@pytest.fixture(scope="session")
+def rehearsed(child: Child) -> Rehearse:
+    """Rehearse a pair with as little as shows it."""
+
+    def run(
+        old: Manifest,
+        new: Manifest,
+        *,
+        folders: Folders | None = None,
+        rendered: tuple[Rendered, Rendered] | None = None,
+        size: Size = SMALL,
+    ) -> Rehearsal:
+        return rehearse(
+            old, new, lambda: EmbeddedBackend(old, new, folders=folders, child=child), rendered=rendered, size=size
+        )
+
+    return run

@@ -1,0 +1,114 @@
+"""Every kind of change: the control goes wrong, isolation holds, and each mistake of the procedure is named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.probes.rehearsal.conftest import Rehearse
+from tests.probes.rehearsal.pairs import (
+    EIGHT_BITS,
+    HALF,
+    MOVED,
+    NARROWER,
+    OFFLOAD,
+    ROLLED,
+    ROPE,
+    SALT_DROPPED,
+    TEMPLATE,
+    TENANTS,
+    WEIGHTS,
+    WINDOWED,
+    adapter,
+    deployment,
+    own_key,
+)
+from tests.rules.clean import digest
+
+Changes = dict[str, Any]
+_REVISION = {"model.revision": "1" * 40}
+_DOCUMENTS = {"inputs.document_sets": {"policies": digest("9")}}
+
+_ISOLATED: list[tuple[str, Changes, Changes]] = [
+    ("weights", {}, {**WEIGHTS, **ROLLED}),
+    ("model.config", {}, {**ROPE, **ROLLED}),
+    ("model.config", WINDOWED, {**NARROWER, **ROLLED}),
+    ("precision.compute", {}, {**HALF, **ROLLED}),
+    ("precision.kv_cache", {}, {**EIGHT_BITS, **ROLLED}),
+    ("adapters", {**OFFLOAD, **adapter("a")}, {**OFFLOAD, **adapter("b"), **MOVED}),
+    ("chat_template", {}, TEMPLATE),
+    ("cache.tenancy", {}, TENANTS),
+    (
+        "weights",
+        own_key("model.id", "model.revision"),
+        {**own_key("model.id", "model.revision"), **WEIGHTS, **_REVISION},
+    ),
+]
+
+
+@pytest.mark.parametrize(("dimension", "before", "after"), _ISOLATED, ids=lambda value: value if value is str else None)
+def test_the_control_goes_wrong_and_isolation_holds(
+    dimension: str, before: Changes, after: Changes, rehearsed: Rehearse
+) -> None:
+    seen = rehearsed(deployment(before), deployment(before, after))
+    assert (seen.claim, seen.state, seen.mistakes) == ("separate", "proved", ()), seen.reason
+    assert dimension in seen.staged
+    assert seen.control.state == "held"
+    assert seen.control.cached > 0
+    stale = {(hit.prompt, hit.adapter) for hit in seen.control.hits if hit.wrong}
+    assert not [hit for hit in seen.isolation.hits if hit.cached and (hit.prompt, hit.adapter) in stale]
+    assert seen.equivalence.cached > 0
+
+
+_MISTAKEN: list[tuple[str, Changes, Changes, str]] = [
+    ("namespace-not-rolled", {}, WEIGHTS, "cache.namespace is the same on both sides"),
+    ("namespace-not-rolled", {"cache.connector": "vllm-example"}, WEIGHTS, "cache.location is the same on both sides"),
+    ("left-out-of-key", own_key("model.id", "token_ids"), {**WEIGHTS, **_REVISION}, "model.revision, weights"),
+    ("left-out-of-key", own_key("model.id"), _DOCUMENTS, "inputs.document_sets"),
+    ("salt-dropped", TENANTS, SALT_DROPPED, "carried_by is not set"),
+    ("salt-dropped", TENANTS, {"request_features": []}, "no request carries it"),
+    ("adapter-swapped", {**OFFLOAD, **adapter("a")}, adapter("b"), "'billing' holds other bytes under the same name"),
+    ("adapter-left-out", {}, {**adapter("a"), **ROLLED}, "the key of lmcache-mp does not hold 'billing'"),
+]
+
+
+@pytest.mark.parametrize(("mistake", "before", "after", "words"), _MISTAKEN)
+def test_a_mistake_in_the_procedure_is_caught_and_named(
+    mistake: str, before: Changes, after: Changes, words: str, rehearsed: Rehearse
+) -> None:
+    seen = rehearsed(deployment(before), deployment(before, after))
+    assert seen.state == "refuted", seen.reason
+    assert mistake in [one.id for one in seen.mistakes]
+    assert words in seen.reason
+
+
+def test_a_wrong_document_is_caught_by_what_the_answer_says(rehearsed: Rehearse) -> None:
+    before = own_key("model.id")
+    seen = rehearsed(deployment(before), deployment(before, _DOCUMENTS))
+    assert [hit.right for hit in seen.isolation.hits if hit.right is not None] == [False]
+    corpus = [hit for hit in seen.isolation.hits if hit.right is None]
+    assert all(hit.agreement.same for hit in corpus)  # their text holds no document: fluent, equal, and no proof
+
+
+def test_what_cannot_be_staged_proves_nothing(rehearsed: Rehearse) -> None:
+    seen = rehearsed(deployment(), deployment({"engine.version": "0.32.0"}, ROLLED))
+    assert (seen.state, seen.control.state, seen.isolation.state) == ("inconclusive", "open", "held")
+    assert "nothing of what differs is staged" in seen.reason
+
+
+def test_names_that_cannot_be_foretold_are_not_made_up(rehearsed: Rehearse) -> None:
+    seen = rehearsed(deployment(), deployment(WEIGHTS, {"cache.version": "9.9"}))
+    assert seen.state == "not-run"
+    assert "not for 9.9" in seen.reason
+
+
+def test_snapshots_stand_for_the_tokens_where_there_are_some(rehearsed: Rehearse) -> None:
+    ids = {f"c{number}": tuple(range(number, 150 + number)) for number in range(4)}
+    others = {name: (7, *tokens) for name, tokens in ids.items()}
+    seen = rehearsed(deployment(), deployment(TEMPLATE), rendered=(ids, others))
+    assert seen.state == "proved", seen.reason
+    assert "4 of 4 conversations differ" in seen.staged["chat_template"]
+    equal = rehearsed(deployment(), deployment(TEMPLATE), rendered=(ids, ids))
+    assert equal.state == "inconclusive"
+    assert "the same ids" in equal.missing["chat_template"]

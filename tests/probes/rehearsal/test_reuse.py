@@ -1,0 +1,87 @@
+"""The same deployment again: hits happen and agree, for every kind of attention and cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kvgate.probes.embedded.stand_in import stand_in
+from tests.probes.rehearsal.conftest import Rehearse
+from tests.probes.rehearsal.pairs import TENANTS, deployment
+from tests.rules.clean import FORGET
+
+_SHAPE: dict[str, Any] = {
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+    "max_position_embeddings": 8192,
+}
+_LATENT = {
+    "num_key_value_heads": 32,
+    "kv_lora_rank": 512,
+    "q_lora_rank": 1536,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "n_routed_experts": 256,
+    "num_experts_per_tok": 8,
+    "n_group": 8,
+    "topk_group": 4,
+    "moe_intermediate_size": 2048,
+    "first_k_dense_replace": 3,
+}
+_SLIDING, _FULL = "sliding_attention", "full_attention"
+_MODELS: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "qwen2": {"use_sliding_window": False},
+    "qwen3": {},
+    "mistral": {"sliding_window": 4096},
+    "gemma2": {"sliding_window": 4096, "query_pre_attn_scalar": 256, "layer_types": [_SLIDING, _FULL] * 16},
+    "gemma3_text": {"sliding_window": 1024, "layer_types": ([_SLIDING] * 5 + [_FULL]) * 5 + [_SLIDING] * 2},
+    "deepseek_v3": {**_LATENT, "head_dim": 64, "architectures": ["DeepseekV3ForCausalLM"]},
+    "mixtral": {"num_local_experts": 8, "num_experts_per_tok": 2},
+    "qwen3_moe": {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768},
+}
+
+
+@pytest.mark.parametrize("kind", _MODELS)
+def test_the_same_deployment_reuses_what_it_stored(kind: str, rehearsed: Rehearse) -> None:
+    config = {"model_type": kind, **_SHAPE, **_MODELS[kind]}
+    one = deployment({"model.config": config, "model.config_class": None, "engine.args": {}})
+    seen = rehearsed(one, one)
+    assert (seen.claim, seen.state) == ("reuse", "proved"), seen.reason
+    assert seen.control.cached == seen.equivalence.cached > 0
+    assert all(hit.agreement.same for hit in seen.equivalence.hits)
+    assert [hit.right for hit in seen.equivalence.hits if hit.prompt.startswith("decidable")] == [True]
+    assert seen.layers is not None
+    assert max(layer.error for layer in seen.layers) == 0.0
+
+
+def test_tenants_are_kept_apart_while_each_reuses_its_own(rehearsed: Rehearse) -> None:
+    one = deployment(TENANTS)
+    seen = rehearsed(one, one)
+    assert (seen.state, seen.tenants.state) == ("proved", "held"), seen.reason
+    assert seen.tenants.cached == 0
+    assert seen.equivalence.cached > 0
+
+
+def test_a_difference_that_nobody_knows_is_not_planted(rehearsed: Rehearse) -> None:
+    unknown = deployment({"weights": FORGET, "model.revision": FORGET})
+    pair = stand_in(unknown, deployment())
+    assert pair.old.seed == pair.new.seed
+    assert "weights" in pair.missing
+    seen = rehearsed(unknown, unknown)
+    assert (seen.claim, seen.state) == ("separate", "inconclusive")
+
+
+def test_what_no_cached_value_depends_on_changes_the_answers_and_no_verdict(rehearsed: Rehearse) -> None:
+    other_head = deployment({"weights.checkpoint.digest": "blake3:" + "9" * 64})
+    pair = stand_in(deployment(), other_head)
+    assert (pair.old.seed == pair.new.seed, pair.old.tail_seed == pair.new.tail_seed) == (True, False)
+    seen = rehearsed(deployment(), other_head)
+    assert (seen.claim, seen.state) == ("reuse", "proved"), seen.reason
