@@ -1,6 +1,6 @@
 """The child process of the embedded back end: holds models and scratch stores, and answers one request a line.
 
-    python -m kvgate.probes.embedded.worker LIFELINE SCRATCH MEMORY
+    python -m kvgate.probes.embedded.worker MEMORY LIFELINE SCRATCH
 
 It ends when its input or the lifeline does, and takes the scratch folder with it: a parent that was killed leaves
 nothing behind.
@@ -28,7 +28,7 @@ _TOP = 8
 
 def main() -> None:
     """Serve requests until there are no more."""
-    lifeline, scratch, memory = int(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+    memory, lifeline, scratch = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     threading.Thread(target=_until_it_closes, args=(lifeline, scratch), daemon=True).start()
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="ascii")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is no answer
@@ -61,7 +61,12 @@ class _Serving:
 
             torch.set_num_threads(1)
             torch.use_deterministic_algorithms(True, warn_only=True)
-            job = {"versions": self._versions, "generate": self._generate, "compare": self._compare}[request["op"]]
+            job = {
+                "versions": self._versions,
+                "generate": self._generate,
+                "compare": self._compare,
+                "write": self._write,
+            }[request["op"]]
             return job(request)
         except (MemoryError, RecursionError) as error:
             return {"failed": f"needs more memory than it may have ({type(error).__name__})"}
@@ -107,6 +112,11 @@ class _Serving:
                 if step + 1 < request["tokens"]:
                     found = model.compute([tokens[-1]], cache)
         return {"token_ids": tokens, "top": top, "cached": cached, "read": read, "written": written}
+
+    def _write(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Write a model as a checkpoint, for an engine to load."""
+        self._model(request["model"]).module.save_pretrained(request["folder"])
+        return {}
 
     def _compare(self, request: dict[str, Any]) -> dict[str, Any]:
         import torch

@@ -83,7 +83,7 @@ def test_a_killed_parent_takes_process_and_folder_with_it(tmp_path: Path) -> Non
 def test_a_model_process_that_dies_is_no_proof() -> None:
     running = Child()
     assert running._process is not None
-    folder = running._scratch
+    folder = running.scratch
     os.kill(running._process.pid, signal.SIGKILL)
     one = deployment()
     seen = rehearse(one, one, lambda: EmbeddedBackend(one, one, child=running), size=SMALL)
