@@ -26,7 +26,7 @@ from kvgate.deployments.contradictions import refuse_contradictions
 from kvgate.deployments.elsewhere import LIBRARIES, built_elsewhere, engine_of, refuse_another_deployment
 from kvgate.deployments.hub import HubCheckpoint, obtain, split_repository
 from kvgate.deployments.launch import LaunchFacts, bare_facts, resolve
-from kvgate.deployments.locating import Beside, exists, here, locate, pins
+from kvgate.deployments.locating import Beside, exists, locate, on_this_machine, pins
 from kvgate.deployments.published import published
 from kvgate.deployments.running import Running, ask_running
 from kvgate.deployments.running_contradictions import (
@@ -265,7 +265,8 @@ class _Capture:
             if beside := side_files(folder, self._progress, subfolders=unlisted):
                 config = replace(config, config={**config.config, "side_files": beside})
         dtypes = {entry.dtype for entry in weights.entries} if weights is not None else set()
-        accelerator = self._sets.get("engine.accelerator")
+        said = self._facts.values.get("engine.accelerator") if self._facts is not None else None
+        accelerator = self._sets.get("engine.accelerator", said)
         defaults = self._defaults(config, dtypes, accelerator, weights)
         if self._facts is not None:
             settle = partial(resolve, config=config.config, tensor_dtypes=dtypes, accelerator=accelerator)
@@ -439,7 +440,8 @@ class _Capture:
         if draft is None or self._facts is None:
             return
         config = self._facts.values[path]
-        folder, why = (self._beside.draft, "") if self._beside.draft is not None else here(self._facts, draft)
+        given = self._beside.draft
+        folder, why = (given, "") if given is not None else on_this_machine(self._facts, draft)
         if folder is None:
             revision = config.get("revision")
             pinned = isinstance(revision, str) and _COMMIT.fullmatch(revision) and split_repository(draft)
@@ -502,7 +504,7 @@ class _Capture:
         tokenizer = self._other_tokenizer
         if tokenizer is not None and self._facts is not None:
             given = self._beside.tokenizer
-            found, why = (given, "") if given is not None else here(self._facts, tokenizer)
+            found, why = (given, "") if given is not None else on_this_machine(self._facts, tokenizer)
             if found is None:
                 why = f"with GGUF the engine takes the configuration from {tokenizer}: {why}; give --tokenizer FOLDER"
                 self._assembly.doubt("model.config", why)
@@ -551,7 +553,7 @@ class _Capture:
             entry: dict[str, Any] = {"name": name, "path": named[name]} if name in named else {"name": name}
             folder, why = given.get(name), ""
             if folder is None and facts is not None:
-                folder, why = here(facts, named[name])
+                folder, why = on_this_machine(facts, named[name])
             elif folder is not None and not exists(folder):
                 raise InputError("there is no such folder", where=str(folder), hint=f"--adapter {name}=FOLDER")
             if folder is not None:
@@ -638,7 +640,7 @@ class _Capture:
         name, given = self._other_tokenizer, self._beside.tokenizer
         if name is None or self._facts is None:
             return folder, f"{hub.repo}@{hub.commit}" if hub is not None else str(folder.absolute()), None
-        found, why = (given, "") if given is not None else here(self._facts, name)
+        found, why = (given, "") if given is not None else on_this_machine(self._facts, name)
         if found is not None:
             return found, str(found.absolute()), None
         split = split_repository(name)
@@ -657,7 +659,7 @@ class _Capture:
         given = self._facts.chat_template if self._facts is not None else None
         if given is None or self._facts is None or "{" in given or "\n" in given:
             return given, True
-        found, why = here(self._facts, given)
+        found, why = on_this_machine(self._facts, given)
         if found is not None:
             return str(found), True
         self._assembly.doubt("chat_template", f"the launch line takes {given}: {why}; give --chat-template FILE")

@@ -34,7 +34,7 @@ class Beside:
     chat_template: str | None = None
 
 
-def here(launch: LaunchFacts, name: str) -> tuple[Path | None, str]:
+def on_this_machine(launch: LaunchFacts, name: str) -> tuple[Path | None, str]:
     """Return where something that the launch line names is on this machine, or why that is not known.
 
     A path inside a container is looked up where it is mounted from, and nowhere else: what this machine has at that

@@ -25,6 +25,7 @@ from kvgate.deployments.launch.flags import (
 )
 from kvgate.deployments.launch.invocation import Invocation
 from kvgate.deployments.launch.lmcache import CONFIG_FILE, with_config_file
+from kvgate.deployments.launch.named_paths import clean_named
 from kvgate.deployments.launch.places import Place, located, on_the_host, one_location
 from kvgate.deployments.launch.secrets import clean, clean_text, without_text
 from kvgate.deployments.launch.shell import Word
@@ -43,6 +44,8 @@ _CREDENTIAL = "looks like a credential and was left out"
 TWICE = "is given twice, with two values, and which of them counts depends on the release"
 _REASONS = frozenset({_CREDENTIAL, TWICE})
 _AGAIN = "is followed by"
+# Flags whose entries are NAME=PATH, with names that somebody gave.
+_NAMED_BY_SOMEBODY = frozenset({"lora-modules", "lora-paths"})
 _MAX_REASONS = 8  # a script of a thousand commands is not told command by command
 
 
@@ -169,7 +172,8 @@ class EngineLine:
         """Return the flag without credentials; ``None`` where nothing is left of it."""
         if self.table.flags[name].use == "secret":
             return None
-        value, dropped = clean(given.value)
+        named = name in _NAMED_BY_SOMEBODY and isinstance(given.value, list)
+        value, dropped = clean_named(given.value) if named else clean(given.value)
         if not dropped:
             return given
         self.notes.append(f"--{name} held a credential; it was left out")
@@ -306,6 +310,18 @@ class EngineLine:
             self.values["engine.version"] = image.version
         else:
             self.doubt("engine.version", f"{tag} names no release of {self.shown}'s own image")
+
+    def _device(self) -> None:
+        """Say what GPU the file asks for; a kind of machine stands for one that is not named."""
+        asked = {label: [shown_name(value) for value in values] for label, values in self.run.nodes.items()}
+        gpu = next((asked[label] for label in GPU_LABELS if label in asked), None)
+        if gpu is not None and len(gpu) == 1:
+            self.values["engine.accelerator"] = gpu[0]
+            return
+        if gpu is not None:
+            self.doubt("engine.accelerator", f"the file lets it run on {' or '.join(gpu)}")
+        for label, values in asked.items():
+            self.args[f"node.{label}"] = values
 
     def _table_flags(self) -> None:
         for name, flag in self.table.flags.items():
