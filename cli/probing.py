@@ -53,16 +53,24 @@ def manifests_of(new: str | None, old: str | None, target: Path | None) -> tuple
     )
 
 
-def refuse_other_server(manifest: Manifest, endpoint: str, key: str | None) -> None:
+def refuse_other_server(manifest: Manifest, endpoint: str, key: str | None) -> dict[str, str]:
     """Refuse to write about one deployment what another one answered.
+
+    Returns:
+        What is not known of it, for the evidence's coverage: a server behind a gateway may not say what it is.
 
     Raises:
         InputError: the server tells a setting that is another in the manifest.
 
     """
+    from kvgate.corpora.endpoints.server import NoKnownEngineError
     from kvgate.readiness import settings_of
 
-    different = [item for item in settings_of(manifest, endpoint, key) if item.state == "differs"]
+    try:
+        items = settings_of(manifest, endpoint, key)
+    except NoKnownEngineError:
+        return {"deployment": "the server does not say what it is, so that it is this one is the caller's word"}
+    different = [item for item in items if item.state == "differs"]
     if different:
         first = different[0]
         raise InputError(
@@ -70,6 +78,7 @@ def refuse_other_server(manifest: Manifest, endpoint: str, key: str | None) -> N
             where=endpoint,
             hint="kvgate record verify --endpoint says all that differs",
         )
+    return {}
 
 
 def write_evidence(target: Path, evidence: Evidence) -> None:

@@ -99,8 +99,7 @@ def bypass(
     if target is not None:
         refuse_overwriting([target], [requests])
     key = api_key(api_key_env)
-    if new is not None:
-        refuse_other_server(new, endpoint, key)
+    missing = {} if new is None else refuse_other_server(new, endpoint, key)
     allowed = tolerance if tolerance is not None else tolerance_of(_compute(new))
     with open_client(endpoint, key, seconds) as client, shown(quiet=quiet, no_color=no_color) as progress:
         server = answering_server(client)
@@ -108,7 +107,7 @@ def bypass(
     if target is not None and new is not None:
         tools = {"kvgate": __version__} | ({server.engine: server.version or ""} if server.engine else {})
         command = f"kvgate bypass --endpoint {client.url} --requests {requests} --method {found.method}"
-        write_evidence(target, bypass_evidence(found, new, before, tools=tools, command=command))
+        write_evidence(target, bypass_evidence(found, new, before, missing=missing, tools=tools, command=command))
     if quiet:
         console.emit(f"{found.verdict}\n")
     elif form == "json":

@@ -86,8 +86,7 @@ def probe_isolation(
         keys[1] = keys[0]
     elif keys[0] == keys[1]:
         raise UsageError("both tenants have one key", where="--other-api-key-env")
-    if new is not None:
-        refuse_other_server(new, endpoint, keys[0])
+    missing = {} if new is None else refuse_other_server(new, endpoint, keys[0])
     with (
         open_client(endpoint, keys[0], seconds) as one,
         open_client(endpoint, keys[1], seconds) as two,
@@ -101,7 +100,7 @@ def probe_isolation(
         tools = {"kvgate": __version__} | ({engine: version or ""} if engine else {})
         how = f"--other-api-key-env {other_api_key_env}" if other_api_key_env else f"--field {field}"
         command = f"kvgate canary probe --endpoint {one.url} --api {api} --words {words} --tries {tries} {how}"
-        write_evidence(target, isolation_evidence(found, new, tools=tools, command=command))
+        write_evidence(target, isolation_evidence(found, new, missing=missing, tools=tools, command=command))
     if quiet:
         console.emit(f"{found.state}\n")
     elif form == "json":

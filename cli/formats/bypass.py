@@ -24,6 +24,7 @@ def bypass_data(found: BypassDiff) -> dict[str, Any]:
             "promptTokens": row.prompt,
             "cachedTokens": row.cached,
             "cachedTokensBypassed": row.bypassed,
+            "inTheCacheBefore": row.there,
             "divergence": row.divergence,
             "unit": row.unit,
             "difference": row.difference,

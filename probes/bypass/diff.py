@@ -67,7 +67,11 @@ class BypassDiff:
             return f"line {left.line}: {left.why}"
         if not counts["match"]:
             return "no request was answered from the cache and compared whole"
-        return f"{counts['match'] + counts['near-tie']} requests were answered alike with the cache and without"
+        alike = [row for row in self.rows if row.outcome in ("match", "near-tie")]
+        there = sum(row.there for row in alike)
+        return (
+            f"{len(alike)} requests were answered alike with the cache and without; {there} of them were in it before"
+        )
 
 
 def bypass_diff(

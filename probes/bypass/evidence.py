@@ -18,7 +18,13 @@ _STATES: dict[Verdict, State] = {
 
 
 def bypass_evidence(
-    found: BypassDiff, new: Manifest, old: Manifest | None, *, tools: dict[str, str], command: str
+    found: BypassDiff,
+    new: Manifest,
+    old: Manifest | None,
+    *,
+    missing: dict[str, str],
+    tools: dict[str, str],
+    command: str,
 ) -> Evidence:
     """Return what a bypass diff found as evidence about a deployment.
 
@@ -28,6 +34,7 @@ def bypass_evidence(
         found: the bypass diff.
         new: what was asked.
         old: what filled the store before it; ``None``: nothing did, or nobody says.
+        missing: what else was not examined, and why.
         tools: name to version.
         command: what reproduces it.
     """
@@ -44,6 +51,7 @@ def bypass_evidence(
         "largest_difference": max(differences, default=None),
         "differ": {"count": len(differing), "first": [_figures(row) for row in differing[:_NAMED]]},
         "cached_tokens": sum(row.cached or 0 for row in found.rows),
+        "in_the_cache_before": sum(row.there for row in found.rows),
     }
     return Evidence(
         schema="kvgate/evidence/v1",
@@ -51,7 +59,7 @@ def bypass_evidence(
         state=_STATES[found.verdict],
         old=None if old is None else subject_of(old, "bypass-diff"),
         new=subject_of(new, "bypass-diff"),
-        coverage=Coverage(examined=examined, missing=rest),
+        coverage=Coverage(examined=examined, missing=rest | missing),
         tools=tools,
         figures=figures,
         reason=f"{found.verdict}: {found.why}" if counts["differs"] else found.verdict,

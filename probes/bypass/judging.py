@@ -29,6 +29,7 @@ class Row:
         prompt: tokens of the prompt; ``None``: not told.
         cached: tokens that came from the cache where it was to be used; ``None``: not told.
         bypassed: the same where it was not.
+        there: whether something of it was in the cache before it was sent with it for the first time.
         divergence: the first token (without log-probabilities: character) that differs; ``None``: none does.
         unit: ``"token"`` or ``"character"``.
         difference: the largest difference of a log-probability up to there, in nats; ``None``: not told.
@@ -42,6 +43,7 @@ class Row:
     prompt: int | None = None
     cached: int | None = None
     bypassed: int | None = None
+    there: bool = False
     divergence: int | None = None
     unit: Literal["token", "character"] = "token"
     difference: float | None = None
@@ -102,6 +104,7 @@ def judge(request: Request, reusing: Ask, bypassing: Ask, tolerance: float, *, b
             prompt=worst.usage.prompt if worst.usage.prompt is not None else off.usage.prompt,
             cached=worst.usage.cached,
             bypassed=off.usage.cached,
+            there=bool(told[0]),
             divergence=found.divergence,
             unit="token" if logged else "character",
             difference=found.difference if logged else None,

@@ -79,8 +79,10 @@ def echo_evidence(
     )
 
 
-def isolation_evidence(found: Isolation, new: Manifest, *, tools: dict[str, str], command: str) -> Evidence:
-    """Return what a probe found as evidence about a deployment."""
+def isolation_evidence(
+    found: Isolation, new: Manifest, *, missing: dict[str, str], tools: dict[str, str], command: str
+) -> Evidence:
+    """Return what a probe found as evidence about a deployment; ``missing``: what else was not examined, and why."""
     figures: dict[str, Any] = {"by_tokens": found.tokens, "seed": found.seed}
     if found.timing is not None:
         timing = found.timing
@@ -92,7 +94,8 @@ def isolation_evidence(found: Isolation, new: Manifest, *, tools: dict[str, str]
             "seconds_saved": timing.saved,
             "seconds_gained": timing.gained,
         }
-    missing = {} if found.tokens is not None else {"cached tokens": "the server does not tell them"}
+    if found.tokens is None:
+        missing = {**missing, "cached tokens": "the server does not tell them"}
     return _about(
         _STATES[found.state],
         found.why,

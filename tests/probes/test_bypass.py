@@ -108,7 +108,9 @@ def test_one_that_differs_outweighs_all_that_do_not(diff: Diff) -> None:
         return answered(method, path, body)
 
     toy.answer = sometimes  # type: ignore[method-assign]
+    toy.cached = {json.dumps(["1", None, None])}
     found = diff(toy, *({"prompt": f"{number}"} for number in range(5)), {"prompt": "stale"})
+    assert [row.there for row in found.rows][:3] == [False, True, False]
     assert (found.verdict, found.counts["match"]) == ("cache implicated", 5)
     assert found.why.startswith("1 of 6 requests differ, first line 6")
 
@@ -317,6 +319,10 @@ def test_another_server_is_no_witness(run: Run, manifest: MakeManifest, tmp_path
         ran = run(*call)
     assert (ran.code, "is not the deployment in new.yaml" in ran.err) == (3, True), ran.err
     assert not (tmp_path / "found.json").exists()
+    with running(Toy(None)) as url:  # a gateway
+        ran = run("bypass", "--endpoint", url, *call[3:], "--method", "cache-salt")
+    assert ran.code == 0, ran.err
+    assert "deployment" in json.loads((tmp_path / "found.json").read_text())["coverage"]["missing"]
     with running(Toy()) as url:
         ran = run("bypass", "--endpoint", url, "--requests", "requests.jsonl", "-o", "found.json")
     assert (ran.code, "--manifest MANIFEST" in ran.err) == (2, True)
