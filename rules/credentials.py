@@ -20,11 +20,13 @@ from kvgate.rules.errors import InputError
 # A name is a credential's when one of its words says so; "tokens" and "tokenizer" are other words.
 _WORDS = frozenset(
     {"token", "password", "passwd", "passphrase", "pwd", "secret", "secrets", "credential", "credentials", "apikey"}
-    | {"auth", "authorization", "bearer", "cookie", "sas"}
+    | {"auth", "authorization", "bearer", "cookie", "sas", "dsn", "sk"}
 )
+# Half of one: dropped where a setting has the name, and no credential where it stands in a file.
+_HALVES = frozenset({"username"})
 _PAIRS = frozenset(
     {(first, "key") for first in ("api", "access", "private", "secret", "account", "license", "encryption", "signing")}
-    | {("shared", "key"), ("connection", "string"), ("api", "keys")}
+    | {("shared", "key"), ("connection", "string"), ("api", "keys"), ("master", "key"), ("otlp", "headers")}
 )
 # Last words of names that speak about a credential and hold none: where it is read from, how long it lasts.
 _ABOUT = frozenset(
@@ -72,6 +74,8 @@ _STANDS_FOR_ONE = re.compile(
 _HOST_AND_PORT = re.compile(r"@[^\s/@:?#]{1,255}:[0-9]{1,5}(?![0-9A-Za-z])")
 _HOST_AND_WORD = re.compile(r"[^\s/?#@\[:]*:(?![0-9]{1,5}(?:[/?#]|$)|[/?#]|$)")
 _STORES = ("redis", "rediss", "valkey", "valkeys", "memcached", "mongodb", "postgres", "postgresql", "mysql", "amqp")
+# A URL with a slip in it (``redis:/:password@host``, ``redis:// :password@host``).
+_SLIPPED = re.compile(r"(?<![A-Za-z0-9\]]):[^\s/@:]{1,256}@[A-Za-z0-9]")
 _SCHEMELESS = re.compile(r"(?<![/:])//[^/@\s:]*:[^/@\s]*@")
 _QUOTED = 200  # characters of a path, which a hostile input can make very long
 _END_OF_URL = re.compile(r"[\s\"'`<>]")
@@ -80,7 +84,11 @@ _END_OF_URL = re.compile(r"[\s\"'`<>]")
 def is_secret_name(name: str) -> bool:
     """Whether a flag, variable or key of this name may hold a credential (``HF_TOKEN``, ``secretKey``)."""
     words = _words(name)
-    return any(word in _WORDS for word in words) or any(pair in _PAIRS for pair in pairwise(words))
+    return (
+        any(word in _WORDS | _HALVES for word in words)
+        or any(pair in _PAIRS for pair in pairwise(words))
+        or words[-1:] == ["pass"]
+    )
 
 
 def is_secret(name: str, value: Any) -> bool:
@@ -106,7 +114,7 @@ def holds_credential(text: str) -> bool:
         name.lower() in _SIGNATURES or _says_credential(_words(name), vocabulary=False) for name in _QUERY.findall(text)
     ):
         return True
-    if "@" in text and (_SCHEMELESS.search(text) or _in_a_url(text)):
+    if "@" in text and (_SCHEMELESS.search(text) or _SLIPPED.search(text) or _in_a_url(text)):
         return True
     return any(_assigned(*match.groups()) for match in _ASSIGNED.finditer(text))
 
@@ -183,6 +191,8 @@ def _says_credential(words: list[str], *, vocabulary: bool) -> bool:
     if not words or words[-1] in _ABOUT:
         return False
     if any(pair in _PAIRS for pair in pairwise(words)) or any(word in _WORDS - {"token"} for word in words):
+        return True
+    if words[-1] == "pass":
         return True
     if "token" not in words:
         return False

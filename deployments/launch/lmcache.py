@@ -32,9 +32,12 @@ _MORE_STORES = (
     "maru_path",
     "enable_p2p",
     "enable_pd",
+    "enable_xpyd",
     "pd_role",
+    "audit_actual_remote_url",
 )
 _MORE_IN_EXTRA = ("nixl_", "enable_nixl", "audit_actual_remote_url", "storage_plugin.", "remote_storage_plugin.")
+_THROUGH_ANOTHER = ("audit://", "plugin://")
 _OFF = frozenset({"", "false", "0", "no", "off", "none", "null", "[]", "{}"})
 _EXTRA = "lmcache."
 
@@ -110,6 +113,10 @@ def read_lmcache(extra: Mapping[str, Any], environment: Mapping[str, Word], fact
         else:
             facts.doubt("cache.chunk_size", "LMCACHE_CHUNK_SIZE is not an integer")
     tiers = [setting(name, None, "cache.location") for name in _TIERS]
+    if str(setting("remote_url", "", "cache.location")).lower().startswith(_THROUGH_ANOTHER):
+        facts.doubt(
+            "cache.location", "LMCACHE_REMOTE_URL names another store's driver, and what that is given elsewhere"
+        )
     for name in _MORE_STORES:
         if str(setting(name, "", "cache.location")).lower() not in _OFF:
             facts.doubt(

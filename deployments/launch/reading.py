@@ -12,6 +12,7 @@ from kvgate.deployments.launch.compose import compose_servers, is_compose
 from kvgate.deployments.launch.dynamo import dynamo_facts
 from kvgate.deployments.launch.facts import LaunchFacts
 from kvgate.deployments.launch.invocation import Invocation, find_invocation, servers_in_script
+from kvgate.deployments.launch.known_secrets import without_known_secrets
 from kvgate.deployments.launch.kubernetes import kubernetes_servers
 from kvgate.deployments.launch.makers.charts import chart_objects, chart_of_values, is_chart
 from kvgate.deployments.launch.named_files import NamedFiles
@@ -149,7 +150,7 @@ class _Handed:
         engine = _ENGINES[run.engine]
         facts = dynamo_facts(run, source, files, engine) if run.worker else engine(run, source, files)
         self._used |= files.used
-        return facts
+        return facts if run.worker else without_known_secrets(facts, run)
 
     def refuse_unused(self) -> None:
         for name, one in self._files.items():

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvgate.deployments.launch import LaunchFacts, parse_vllm
+from kvgate.deployments.launch import LaunchFacts, LaunchFile, parse_vllm, read_launch
 from kvgate.deployments.launch.secrets import clean, clean_text
 from kvgate.rules.credentials import holds_credential, is_secret_name, refuse_credentials
 from kvgate.rules.errors import InputError
@@ -60,6 +60,13 @@ PLACES = {
     "a wrong type": "vllm serve org/m --tensor-parallel-size {}",
     "a word too many": "vllm serve org/m -- {}",
     "an open quote": "vllm serve org/m --api-key '{}",
+    "a URL with a slip": "LMCACHE_REMOTE_URL=redis:/:{}@h vllm serve org/m --kv-transfer-config "
+    """'{{"kv_connector":"LMCacheConnectorV1"}}'""",
+    "a URL with a space": "vllm serve org/m --additional-config.url 'redis:// :{}@h'",
+    "--otlp-headers": "vllm serve org/m --otlp-headers {}",
+    "half of a pair": "vllm serve org/m --additional-config.store.sk {}",
+    "a user's name": "vllm serve org/m --additional-config.store.username {}",
+    "pass": "STORE_PASS={} vllm serve org/m",
 }
 SHAPED_PLACES = {
     "any value": "vllm serve org/m --served-model-name {}",
@@ -104,7 +111,19 @@ def test_what_looks_like_a_token_never_comes_out_of_any_place(place: str, secret
 
 @pytest.mark.parametrize(
     "name",
-    ["tokenizer", "max-num-batched-tokens", "spec_tokens", "tokens-only", "PYTHONHASHSEED", "key_namespace", "keys"],
+    [
+        "pass_config",
+        "bypass",
+        "skip",
+        "task",
+        "tokenizer",
+        "max-num-batched-tokens",
+        "spec_tokens",
+        "tokens-only",
+        "PYTHONHASHSEED",
+        "key_namespace",
+        "keys",
+    ],
 )
 def test_a_setting_is_no_secret(name: str) -> None:
     assert not is_secret_name(name)
@@ -272,3 +291,22 @@ def test_switches_numbers_and_paths_stay_readable() -> None:
     )
     assert found.values["tokenizer.options"] == {"template_kwargs": kwargs}
     assert found.values["engine.args"] == {"VLLM_FOO": "1", "VLLM_BAR": "Auto"}
+
+
+TWICE = {
+    "a flag": "T={0}; vllm serve org/m --foo $T --api-key $T",
+    "a flag of the table": "vllm serve org/m --served-model-name {0} --api-key {0}",
+    "a part": "HF_TOKEN={0} vllm serve org/m --kv-transfer-config "
+    """'{{"kv_connector":"ExampleConnector","kv_connector_extra_config":{{"shared_storage_path":"/kv/{0}/x"}}}}'""",
+    "the model": "vllm serve org/{0} --api-key {0}",
+}
+
+
+@pytest.mark.parametrize("place", TWICE)
+@given(secret=SECRETS)
+def test_what_is_a_credential_once_is_one_wherever_it_stands(place: str, secret: str) -> None:
+    try:
+        told = repr(read_launch([LaunchFile("serve.sh", TWICE[place].format(secret).encode())]))
+    except InputError as error:
+        told = repr((str(error), error.hint))
+    assert secret not in told
