@@ -92,7 +92,7 @@ _FROM_LAUNCH = (
     "weights.mutable",
 )
 _FROM_OPERATOR = {
-    "engine.accelerator": "a launch line does not name the device",
+    "engine.accelerator": "the launch line does not name the device",
     "cache.version": "a launch line does not name the connector's version",
     "cache.tenancy": "only the operator knows who may share cached state",
     "cache.ttl": "only the operator knows",

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kvgate.deployments.launch import LaunchFacts
+from kvgate.deployments.launch.nodes import may_be_one_gpu
 from kvgate.deployments.launch.secrets import clean
 from kvgate.rules.canonical import canonical_json
 from kvgate.rules.errors import UsageError
@@ -28,6 +29,8 @@ def refuse_contradictions(sets: Mapping[str, Any], facts: LaunchFacts) -> None:
         for path, declared in _leaves(given, value):
             said = _said(path, facts)
             if said is None or path in _BEYOND_THE_LINE or canonical_json(said) == canonical_json(declared):
+                continue
+            if path == "engine.accelerator" and may_be_one_gpu(str(declared), str(said)):
                 continue
             raise UsageError(
                 f"is declared to be {_shown(path, declared)}, but the launch line says {_shown(path, said)}",

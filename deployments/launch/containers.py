@@ -88,6 +88,7 @@ class ContainerRun:
         hidden: why the command may have flags that the file does not show.
         notes: what a reader should know of how the container came about, one sentence each.
         writers: what else runs in the pod and may write to what this container reads: a digest of it, by its name.
+        nodes: what it asks of the node it runs on: values of which that has one, by label.
     """
 
     image: Word
@@ -102,6 +103,7 @@ class ContainerRun:
     hidden: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     writers: Mapping[str, str] = field(default_factory=dict)
+    nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def completed_elsewhere(run: ContainerRun) -> ContainerRun:

@@ -14,6 +14,7 @@ from kvgate.deployments.launch.cache_facts import CacheFacts
 from kvgate.deployments.launch.containers import read_image
 from kvgate.deployments.launch.environment import environment_table
 from kvgate.deployments.launch.facts import LaunchFacts
+from kvgate.deployments.launch.filled import filled_word
 from kvgate.deployments.launch.flags import (
     CommandLine,
     FlagTable,
@@ -26,6 +27,7 @@ from kvgate.deployments.launch.flags import (
 from kvgate.deployments.launch.invocation import Invocation
 from kvgate.deployments.launch.lmcache import CONFIG_FILE, with_config_file
 from kvgate.deployments.launch.named_paths import clean_named
+from kvgate.deployments.launch.nodes import GPU_LABELS
 from kvgate.deployments.launch.places import Place, located, on_the_host, one_location
 from kvgate.deployments.launch.secrets import clean, clean_text, without_text
 from kvgate.deployments.launch.shell import Word
@@ -215,6 +217,7 @@ class EngineLine:
         """Return what the line says."""
         self.values["engine.name"] = self.engine
         self._image()
+        self._device()
         self._table_flags()
         self._other_flags()
         self._environment()
@@ -315,11 +318,11 @@ class EngineLine:
         """Say what GPU the file asks for; a kind of machine stands for one that is not named."""
         asked = {label: [shown_name(value) for value in values] for label, values in self.run.nodes.items()}
         gpu = next((asked[label] for label in GPU_LABELS if label in asked), None)
-        if gpu is not None and len(gpu) == 1:
+        if gpu is not None and len(gpu) == 1 and not filled_word(gpu[0]).expansions:
             self.values["engine.accelerator"] = gpu[0]
             return
         if gpu is not None:
-            self.doubt("engine.accelerator", f"the file lets it run on {' or '.join(gpu)}")
+            self.doubt("engine.accelerator", f"the file lets it run on {' or '.join(gpu) or 'no node'}")
         for label, values in asked.items():
             self.args[f"node.{label}"] = values
 

@@ -73,6 +73,7 @@ class Invocation:
         workdir: the folder of the image from which ``python -m`` takes code, where it is another than the image's own.
         program: the engine's command, or its Python, where the line names one outside the system's folders.
         writers: what else runs in the pod and may write to what the server reads: a digest of it, by its name.
+        nodes: what its container asks of the node it runs on: values of which that has one, by label.
         worker: the engine is a worker of Dynamo, which has flags of its own.
         frontend: what renders requests in front of such a worker; ``None``: it is not known.
     """
@@ -93,6 +94,7 @@ class Invocation:
     workdir: str = ""
     program: str = ""
     writers: Mapping[str, str] = field(default_factory=dict)
+    nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     worker: bool = False
     frontend: ContainerRun | None = None
 
@@ -351,5 +353,6 @@ def _in_container(run: ContainerRun, outer: dict[str, Word], text: _Text, depth:
         invocation.files = run.files
         invocation.altered += run.altered
         invocation.undisclosed += run.undisclosed
-        invocation.hidden, invocation.notes, invocation.writers = run.hidden, run.notes, run.writers
+        invocation.hidden, invocation.notes = run.hidden, run.notes
+        invocation.writers, invocation.nodes = run.writers, run.nodes
     return found

@@ -12,6 +12,7 @@ from kvgate.deployments.launch.filled import container_word, filled_word
 from kvgate.deployments.launch.invocation import Invocation, servers_in_container
 from kvgate.deployments.launch.makers.dynamo_graph import MAIN, dynamo_objects
 from kvgate.deployments.launch.makers.kserve import kserve_objects
+from kvgate.deployments.launch.nodes import asked_of_nodes
 from kvgate.deployments.launch.objects import (
     KubernetesObject,
     mapping,
@@ -155,6 +156,7 @@ def _container_run(
         hidden=one.made.hidden,
         notes=one.made.notes,
         writers=_writers(container, spec),
+        nodes=asked_of_nodes(spec),
     )
     return run if image else completed_elsewhere(run)
 

@@ -61,7 +61,10 @@ class _Pool:
             **self._section.inside("extraConfig").data,
             "containers": [self._container(one) for one in containers],
             "volumes": [*self._section.sequence("volumes"), *self._model_volume(containers)],
+            **self._placement(),
         }
+        if first := self._section.sequence("initContainers"):
+            pod["initContainers"] = first
         strangers = [
             *self._values.strangers(MODELSERVICE.known("values")),
             *self._artifacts.strangers(MODELSERVICE.known("modelArtifacts")),
@@ -72,6 +75,20 @@ class _Pool:
         others = ("with requester.enable another controller starts the pods, and it may set this",)
         made = self._version.made(strangers, others if self._values.inside("requester").on("enable") else ())
         return KubernetesObject("pool", self._role, "", {"spec": pod}, self._section.where, made)
+
+    def _placement(self) -> dict[str, Any]:
+        """Return what is asked of the node, where the values say it beside ``extraConfig``."""
+        found: dict[str, Any] = {}
+        if selector := self._section.inside("nodeSelector").data:
+            found["nodeSelector"] = selector
+        if affinity := self._section.inside("affinity").data:
+            found["affinity"] = affinity
+        types = self._section.inside("acceleratorTypes")
+        if label := types.word("labelKey"):
+            asked = {"key": label, "operator": "In", "values": types.sequence("labelValues")}
+            terms = {"nodeSelectorTerms": [{"matchExpressions": [asked]}]}
+            found["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+        return found
 
     def _container(self, container: Values) -> dict[str, Any]:
         mounts = container.sequence("volumeMounts")

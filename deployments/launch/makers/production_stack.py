@@ -116,13 +116,34 @@ class _Model:
             "envFrom": self._env_from(),
             "volumeMounts": [*self._mounts(), *spec.sequence("extraVolumeMounts")],
         }
-        pod = {"containers": [container], "volumes": [*self._volumes(), *spec.sequence("extraVolumes")]}
+        pod = {
+            "containers": [container],
+            "initContainers": list(self._before_the_engine()),
+            "volumes": [*self._volumes(), *spec.sequence("extraVolumes")],
+            "affinity": self._affinity(),
+        }
         made = self._version.made(self._strangers)
         made = replace(made, notes=(*made.notes, *notes))
         objects = [KubernetesObject("modelSpec", self._name, "", {"spec": pod}, self._spec.where, made)]
         if (template := self._template_map()) is not None:
             objects.append(template)
         return objects
+
+    def _before_the_engine(self) -> Iterator[dict[str, Any]]:
+        own = self._spec.inside("initContainer")
+        if own.data:
+            stored = own.on("mountPvcStorage") and "pvcStorage" in self._spec
+            mounts = [{"name": f"{_RELEASE}-storage", "mountPath": "/data"}] if stored else []
+            run = {key: own.data.get(key) for key in ("name", "image", "command", "args", "env")}
+            yield {**run, "volumeMounts": [*mounts, *own.sequence("extraVolumeMounts")]}
+
+    def _affinity(self) -> dict[str, Any]:
+        """Return what is asked of the node; a node that is named is taken whatever else is asked."""
+        if self._spec.word("nodeName"):
+            return {}
+        terms = self._spec.sequence("nodeSelectorTerms")
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+        return {**self._spec.inside("affinity").data, **({"nodeAffinity": required} if terms else {})}
 
     @staticmethod
     def _needed(values: Values, key: str) -> str:
