@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import random
+from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 
@@ -21,9 +23,10 @@ def probability_below(low: Sequence[float], high: Sequence[float]) -> float:
         low: seconds, or whatever can be ordered.
         high: the same; neither is empty.
     """
-    count = sum((one > other) + 0.5 * (one == other) for one in low for other in high)
-    pooled = sorted((*low, *high))
-    ties = [pooled.count(value) for value in set(pooled)]
+    ordered = sorted(high)
+    count = sum(bisect_left(ordered, one) + bisect_right(ordered, one) for one in low) / 2
+    pooled = (*low, *high)
+    ties = Counter(pooled).values()
     if max(ties) == 1 and len(pooled) <= _EXACT:
         arrangements = [_arrangements(len(low), len(high), u) for u in range(int(count) + 1)]
         return sum(arrangements) / math.comb(len(pooled), len(low))
