@@ -38,8 +38,9 @@ def capture(
         typer.Option(
             "--from",
             metavar="FILE[#NAME]",
-            help="What starts the engine: a script, Kubernetes or compose files, and the configuration files that they "
-            "name; '-' is standard input. NAME chooses among several servers. Repeatable.",
+            help="What starts vLLM, SGLang, TensorRT-LLM or Dynamo: a script, Kubernetes, compose, KServe, Helm "
+            "values of the production stack or llm-d, and the files that they name (LMCache's settings, say); '-' is "
+            "standard input. NAME chooses among several servers. Repeatable.",
         ),
     ] = None,
     adapter: Annotated[

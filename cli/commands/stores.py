@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -19,53 +20,98 @@ def scan_store(
     connector: Connector = None,
     manifest: Annotated[
         str | None,
-        typer.Option(metavar="MANIFEST", help="Say which entries are of this deployment's model, as names spell it."),
+        typer.Option(
+            metavar="MANIFEST",
+            help="The deployment that will look there: say which entries are of its model, and what evidence is about.",
+        ),
+    ] = None,
+    old: Annotated[
+        str | None,
+        typer.Option(metavar="MANIFEST", help="The deployment before it, where evidence is about these two alone."),
+    ] = None,
+    called: Annotated[
+        str | None,
+        typer.Option(
+            "--as", metavar="LOCATION", help="What the manifest calls this place, where it is mounted elsewhere."
+        ),
     ] = None,
     password_env: Annotated[
         str | None,
         typer.Option("--password-env", metavar="NAME", help="The environment variable with the server's password."),
     ] = None,
     show_keys: ShowKeys = False,
-    output: Annotated[str, typer.Option("--output", "-o", metavar="text|json", help="How to print it.")] = "text",
+    output: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--output", "-o", metavar="text|json|FILE.json", help="How to print it; the evidence. Repeatable."
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
     no_color: NoColor = False,
     debug: Debug = False,  # noqa: ARG001 - read by the guard
 ) -> int:
     """Count what lies in a store, by model and namespace.
 
-    Nothing is written.
+    Nothing is written into it. With a manifest, evidence says whether what a deployment will find there is its own or
+    nothing: `kvgate check --evidence FILE.json` takes it for a namespace or place that was chosen by hand.
 
     Exit codes:
       0   everything was read and is of a known scheme; nothing lies there, if it says so
-      11  something could not be read, or is of no known scheme: then it is not known what lies there
+      11  something could not be read, or is of no known scheme: then it is not known what lies there; or
+          evidence was asked for, and it proves nothing
 
     Examples:
       kvgate stores scan /kv/lmcache --connector lmcache-mp
       kvgate stores scan redis://cache-1:6379/0 -o json
+      kvgate stores scan /kv/blue --manifest release-8/ -o inventory.json
+      kvgate stores scan /mnt/blue --as volume:prod/blue --manifest release-8/ -o inventory.json
     """
     import sys
 
+    from kvgate import __version__
     from kvgate.cli import console
     from kvgate.cli.api_key import secret
     from kvgate.cli.formats.inventory import inventory_data, inventory_page
     from kvgate.cli.formats.page import Page
     from kvgate.cli.formats.privacy import Veil
-    from kvgate.cli.listing import as_json, json_wanted
+    from kvgate.cli.listing import as_json
+    from kvgate.cli.output import refuse_overwriting
+    from kvgate.cli.probing import manifests_of, probe_outputs, write_evidence
     from kvgate.cli.progress import shown
-    from kvgate.inputs import load_manifest
+    from kvgate.rules.errors import UsageError
+    from kvgate.stores.scanning.evidence import inventory_evidence
     from kvgate.stores.scanning.inventory import take_inventory
     from kvgate.stores.scanning.locate import open_store
 
-    wanted = json_wanted(output)
+    form, target = probe_outputs(output)
     known_connector(connector)
-    deployment = None if manifest is None else load_manifest(manifest)
+    deployment, before = manifests_of(manifest, old, target)
+    if called is not None and target is None:
+        raise UsageError("says something of evidence, and none is written", where="--as", hint="-o FILE.json")
+    if target is not None:
+        refuse_overwriting([target], [Path(one.source) for one in (deployment, before) if one is not None])
     with shown(quiet=quiet, no_color=no_color) as progress:
-        found = take_inventory(open_store(location, secret(password_env, "--password-env")), connector, progress)
+        given = location if target is None or "://" in location else str(Path(location).absolute())
+        store = open_store(given, secret(password_env, "--password-env"))
+        found = take_inventory(store, connector, progress)
+    state = None
+    if target is not None and deployment is not None:
+        shown_place = found.location if called is None else f"{found.location} --as {called}"
+        evidence = inventory_evidence(
+            *(found, deployment, before),
+            called=called,
+            tools={"kvgate": __version__},
+            command=f"kvgate stores scan {shown_place} --manifest {deployment.source}",
+        )
+        write_evidence(target, evidence)
+        if not quiet:
+            console.say(f"{target}: {evidence.state}: {evidence.reason}")
+        state = evidence.state
     veil = Veil(lifted=show_keys)
-    if wanted:
+    if form == "json":
         console.emit(as_json(inventory_data(found, veil, deployment)))
     else:
         page = Page(console.width(), color=console.colored(sys.stdout, no_color=no_color))
         inventory_page(page, found, veil, deployment)
         console.emit(page.text())
-    return 0 if found.complete else NOT_ALL
+    return 0 if found.complete and state in (None, "proved") else NOT_ALL

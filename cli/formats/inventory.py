@@ -47,7 +47,7 @@ def inventory_data(found: Inventory, veil: Veil, deployment: Manifest | None) ->
         "beyond": _counted(found.beyond),
         "strangers": {**_counted(found.strangers), "first": list(filter(None, map(veil.stranger, found.strange)))},
         "unread": {"count": found.unread, "first": [_unread(one, veil) for one in found.first_unread]},
-        "notes": found.notes,
+        "notes": [*found.notes, *found.partial],
     }
 
 
@@ -76,9 +76,9 @@ def inventory_page(page: Page, found: Inventory, veil: Veil, deployment: Manifes
             told = _unread(one, veil)
             named = short(visible(told["name"] or "an entry"), _LONGEST)
             page.say(f"{named}: {visible(told['why'])}", indent=4, hang=2)
-    if found.notes:
+    if notes := [*found.notes, *found.partial]:
         page.gap()
-        for note in found.notes:
+        for note in notes:
             page.say(visible(note), hang=2)
 
 

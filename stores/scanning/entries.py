@@ -59,3 +59,6 @@ class Store(Protocol):
 
     def notes(self) -> list[str]:
         """Return what is to be known of what was yielded, a sentence each, once it has been."""
+
+    def partial(self) -> list[str]:
+        """Return why what was yielded may not be all that lies there, a sentence each, once it has been."""

@@ -58,6 +58,10 @@ class FolderStore:
         """See :class:`Store`."""
         return []
 
+    def partial(self) -> list[str]:
+        """See :class:`Store`."""
+        return []
+
 
 def _seen(name: str, item: os.DirEntry[str]) -> Entry | Unread | None:
     """Return what lies there; ``None`` for a folder."""

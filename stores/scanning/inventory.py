@@ -91,6 +91,7 @@ class Inventory:
         unread: how many things could not be read. Each may be an entry, and a folder any number of them.
         first_unread: the first of these.
         notes: what is to be known of these numbers, a sentence each.
+        partial: why they may not be all that lies there, a sentence each.
 
     """
 
@@ -102,6 +103,7 @@ class Inventory:
     unread: int = 0
     first_unread: list[Unread] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    partial: list[str] = field(default_factory=list)
 
     @property
     def complete(self) -> bool:
@@ -142,7 +144,7 @@ def take_inventory(store: Store, connector: str | None = None, progress: Progres
     found.rows = sorted(
         rows.values(), key=lambda row: (-row.entries, row.connectors, row.model or "", row.namespace or "")
     )
-    found.notes = store.notes()
+    found.notes, found.partial = store.notes(), store.partial()
     return found
 
 

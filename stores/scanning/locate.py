@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from pathlib import Path
 
 from kvgate.rules.errors import UsageError
@@ -10,6 +11,7 @@ from kvgate.stores.scanning.folder import FolderStore
 from kvgate.stores.scanning.redis_store import SCHEMES, RedisStore
 
 _FILES = ("file", "fs")
+_PORT = "6379"
 
 
 def open_store(location: str, password: str | None = None) -> Store:
@@ -34,3 +36,24 @@ def open_store(location: str, password: str | None = None) -> Store:
     raise UsageError(
         f"stores at {scheme}:// are not read", where="LOCATION", hint="a folder, or redis://host:port/database"
     )
+
+
+def same_place(first: str, second: str) -> bool:
+    """Whether two locations spell one place: a folder, or one database of a server.
+
+    Two names that are not spelled alike may still name one place, and then the answer is no.
+    """
+    place = _place(first)
+    return place is not None and place == _place(second)
+
+
+def _place(location: str) -> tuple[str, str] | None:
+    """Return host and path in one spelling; ``None`` where a path leads on by links or is relative."""
+    scheme, mark, rest = location.partition("://")
+    if not mark or scheme.lower() in _FILES:
+        path = (rest if rest.startswith("/") else f"/{rest.partition('/')[2]}") if mark else location
+        return ("", posixpath.normpath(path)) if path.startswith("/") and ".." not in path.split("/") else None
+    host, _, path = rest.rpartition("@")[2].partition("?")[0].partition("/")
+    if scheme.lower() not in SCHEMES or not host or ".." in path:
+        return None
+    return host.lower() if ":" in host else f"{host.lower()}:{_PORT}", path.strip("/") or "0"

@@ -56,14 +56,16 @@ class RedisStore:
 
     def notes(self) -> list[str]:
         """See :class:`Store`."""
-        notes = ["Redis does not keep when an entry was written."]
+        return ["Redis does not keep when an entry was written."]
+
+    def partial(self) -> list[str]:
+        """See :class:`Store`."""
+        why = []
         if self._size != self._counted:
-            notes.append(
-                f"The server counts {self._size:,} keys, and {self._counted:,} were seen: it is being written."
-            )
+            why.append(f"The server counts {self._size:,} keys, and {self._counted:,} were seen: it is being written.")
         if self._clustered:
-            notes.append("This is one node of a cluster: the others hold entries too, and were not asked.")
-        return notes
+            why.append("This is one node of a cluster: the others hold entries too, and were not asked.")
+        return why
 
     def _measured(self, keys: list[bytes]) -> Iterator[Entry | Unread]:
         """Ask for the sizes of some keys at once."""

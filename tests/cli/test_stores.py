@@ -133,3 +133,33 @@ def test_entries_of_a_deployments_model_are_told_from_others(run: Run, manifest:
     out = run(*given).out
     assert "acme/support-8b  lmcache-mp  this deployment's model" in out
     assert "support-8b  lmcache-mp  another model" in out
+
+
+def test_a_place_chosen_by_hand_is_taken_once_it_is_shown_to_hold_nothing(
+    run: Run, manifest: MakeManifest, tmp_path: Path
+) -> None:
+    (tmp_path / "kv").mkdir()
+    old = manifest("old.yaml", {"cache.location": "/kv/before", "roles": None})
+    new = manifest("new.yaml", {"cache.location": str(tmp_path / "kv"), "roles": None})
+    scan = ("stores", "scan", "kv", "--manifest", new, "--old", old, "-o", "shown.json", "-o", "json")
+    check = ("check", old, new, "--quiet")
+    assert run(*check).code == 10
+    ran = run(*scan)
+    assert (ran.code, json.loads(ran.out)["rows"]) == (0, [])
+    assert ran.err == "shown.json: proved: nothing lies there\n"
+    evidence = json.loads(Path("shown.json").read_text())
+    assert evidence["command"] == f"kvgate stores scan {tmp_path}/kv --manifest new.yaml"
+    assert run(*check, "--evidence", "shown.json").code == 0
+
+    put(f"acme-SEP-support-8b@0x02000200@0@{HASHES[0]}.data")
+    ran = run(*scan)
+    assert (ran.code, "inconclusive: 1 entry lies there" in ran.err) == (11, True)
+    assert run(*check, "--evidence", "shown.json").code == 10
+
+
+def test_evidence_of_a_store_is_about_a_deployment_and_spares_its_manifest(run: Run, manifest: MakeManifest) -> None:
+    Path("kv").mkdir()
+    name = manifest("new.json")
+    assert "--manifest MANIFEST" in run("stores", "scan", "kv", "-o", "shown.json").err
+    assert "would overwrite" in run("stores", "scan", "kv", "--manifest", name, "-o", name).err
+    assert "none is written" in run("stores", "scan", "kv", "--as", "volume:kv").err

@@ -131,6 +131,9 @@ def test_memory_does_not_grow_with_the_store(monkeypatch: pytest.MonkeyPatch) ->
         def notes(self) -> list[str]:
             return []
 
+        def partial(self) -> list[str]:
+            return []
+
     monkeypatch.setattr(module, "MOST_ROWS", 100)
     said: list[int] = []
     found = take_inventory(Many(), progress=lambda _stage, done, _total, _unit: said.append(done))
