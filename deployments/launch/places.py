@@ -31,6 +31,9 @@ class Place:
     inside: bool = False
 
 
+_RELATIVE = Place("", "it is relative to the folder that the engine is started in")
+
+
 def located(store: str, mounts: Sequence[Mount] | None) -> Place:
     """Say where a store is.
 
@@ -41,8 +44,9 @@ def located(store: str, mounts: Sequence[Mount] | None) -> Place:
     prefix = _FILE if store.startswith("file:///") else ""
     path = store.removeprefix(prefix)
     if not path.startswith("/"):
-        # A URL, a name, or a path relative to a folder that nobody knows.
-        return Place(store.rstrip("/") if "://" in store else store)
+        # A URL, or a server by its address (`host:50051`).
+        addressed = ":" in path.removeprefix(_FILE).split("/")[0]
+        return Place(store.rstrip("/") if "://" in store else store) if addressed else _RELATIVE
     if ".." in path.split("/"):
         return Place("", "its path goes through `..`, and where that leads depends on links")
     path = _normal(path)
@@ -67,7 +71,7 @@ def on_the_host(path: str, mounts: Sequence[Mount] | None) -> Place:
         mounts: what is mounted in its container; ``None``: it runs in none.
     """
     if not path.startswith("/"):
-        return Place("", "it is relative to the folder that the engine is started in")
+        return _RELATIVE
     place = located(path, mounts)
     if place.inside:
         return Place("", "it is inside the container, and no folder of the host is mounted there")

@@ -310,6 +310,9 @@ STORES = {
         "-v /srv/x/../kv:/kv",
         "/kv/a",
     ): "?the path mounted at /kv goes through `..`, and where that leads depends on links",
+    ("-v /srv/kv:/kv", "kv/a"): "?it is relative to the folder that the engine is started in",
+    ("-w /kv -v /srv/kv:/kv", "./a"): "?it is relative to the folder that the engine is started in",
+    ("", "~/kv"): "?it is relative to the folder that the engine is started in",
     ("-v /srv/kv:/kv", "/kv/b/../a"): "?its path goes through `..`, and where that leads depends on links",
     (
         "--mount type=volume,src=kv,dst=/kv,volume-subpath=z",
@@ -336,6 +339,7 @@ def test_without_a_container_a_store_is_where_its_path_says() -> None:
     found = read(f"vllm serve org/m {tiered('/kv//x/./y/')}")
     assert found.values["cache.location"] == found.values["cache.namespace"] == "/kv/x/y"
     assert found.notes == ()
+    assert "cache.location" not in read(f"cd /x; vllm serve org/m {tiered('kv/a')}").values
 
 
 # variables, mounts -> cache.location of LMCache
@@ -347,6 +351,7 @@ TIERS = {
     ("REMOTE_URL=redis://c:6379/0 LOCAL_DISK=file:///kv/d", "-v /srv/kv:/kv"): "[redis://c:6379/0 + file:///srv/kv/d]",
     ("REMOTE_URL=redis://c:6379/0 LOCAL_DISK=file:///kv/d", "-v $KV:/kv"): None,
     ("REMOTE_URL=redis://c:6379/0 LOCAL_DISK=$D", ""): None,
+    ("REMOTE_URL=redis://c:6379/0 LOCAL_DISK=file://kv/d", ""): None,
 }
 
 
