@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +32,18 @@ def probe_outputs(given: Sequence[str] | None) -> tuple[str, Path | None]:
         else:
             raise UsageError(f"{text!r} is not one of text, json and FILE.json, once each", where="-o")
     return form or "text", target
+
+
+def finite(value: float, option: str) -> float:
+    """Return a number that can be compared with: nothing is larger than NaN, and everything would be alike.
+
+    Raises:
+        UsageError: it is infinite, or none.
+
+    """
+    if not math.isfinite(value):
+        raise UsageError("is not a number to compare with", where=option)
+    return value
 
 
 def manifests_of(new: str | None, old: str | None, target: Path | None) -> tuple[Manifest | None, Manifest | None]:

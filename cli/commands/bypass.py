@@ -51,7 +51,9 @@ def bypass(
             help="How far log-probabilities of one computation may lie apart. [default: by the compute type]",
         ),
     ] = None,
-    seconds: Annotated[float, typer.Option(metavar="SECONDS", min=1, help="Within which an answer must come.")] = 60,
+    seconds: Annotated[
+        float, typer.Option(metavar="SECONDS", min=1, max=86_400, help="Within which an answer must come.")
+    ] = 60,
     api_key_env: ApiKeyEnv = None,
     output: Annotated[
         list[str] | None,
@@ -84,7 +86,7 @@ def bypass(
     from kvgate.cli.formats.page import Page
     from kvgate.cli.listing import as_json
     from kvgate.cli.output import refuse_overwriting
-    from kvgate.cli.probing import manifests_of, probe_outputs, refuse_other_server, write_evidence
+    from kvgate.cli.probing import finite, manifests_of, probe_outputs, refuse_other_server, write_evidence
     from kvgate.cli.progress import shown
     from kvgate.probes.bypass.diff import bypass_diff
     from kvgate.probes.bypass.evidence import bypass_evidence
@@ -94,13 +96,15 @@ def bypass(
     from kvgate.probes.completions.server import answering_server, open_client
 
     form, target = probe_outputs(output)
+    allowed = None if tolerance is None else finite(tolerance, "--tolerance")
     new, before = manifests_of(manifest, old, target)
     asked = read_requests(requests)
     if target is not None:
         refuse_overwriting([target], [requests])
     key = api_key(api_key_env)
     missing = {} if new is None else refuse_other_server(new, endpoint, key)
-    allowed = tolerance if tolerance is not None else tolerance_of(_compute(new))
+    if allowed is None:
+        allowed = tolerance_of(_compute(new))
     with open_client(endpoint, key, seconds) as client, shown(quiet=quiet, no_color=no_color) as progress:
         server = answering_server(client)
         found = bypass_diff(server, asked, choose_method(method, server, asked), allowed, progress)

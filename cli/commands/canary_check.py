@@ -61,7 +61,7 @@ def check_canaries(
     from kvgate.cli.formats.privacy import Veil
     from kvgate.cli.listing import as_json
     from kvgate.cli.output import refuse_overwriting
-    from kvgate.cli.probing import manifests_of, probe_outputs, write_evidence
+    from kvgate.cli.probing import finite, manifests_of, probe_outputs, write_evidence
     from kvgate.cli.progress import shown
     from kvgate.corpora.files import open_regular
     from kvgate.probes.canary.echoes import check_echoes
@@ -69,6 +69,7 @@ def check_canaries(
     from kvgate.probes.canary.markers import read_markers
 
     form, target = probe_outputs(output)
+    finite(allow_missing, "--allow-missing")
     new, _ = manifests_of(manifest, None, target)
     if target is not None:
         refuse_overwriting([target], [canaries, Path(responses)])

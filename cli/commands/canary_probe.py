@@ -34,9 +34,13 @@ def probe_isolation(
     ] = None,
     api: Annotated[str, typer.Option(metavar="PATH", help="The API that is asked.")] = "/v1/completions",
     model: Annotated[str | None, typer.Option(metavar="NAME", help="As requests name it.")] = None,
-    words: Annotated[int, typer.Option(metavar="N", min=1, help="Of a prefix: more than a block or chunk has.")] = 600,
+    words: Annotated[
+        int, typer.Option(metavar="N", min=1, max=1_000_000, help="Of a prefix: more than a block or chunk has.")
+    ] = 600,
     tries: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Prefixes; four requests each.")] = 20,
-    seconds: Annotated[float, typer.Option(metavar="SECONDS", min=1, help="Within which an answer must come.")] = 60,
+    seconds: Annotated[
+        float, typer.Option(metavar="SECONDS", min=1, max=86_400, help="Within which an answer must come.")
+    ] = 60,
     manifest: AskedManifest = None,
     output: Annotated[
         list[str] | None,

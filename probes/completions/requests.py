@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +16,7 @@ APIS: tuple[Api, ...] = ("/v1/completions", "/v1/chat/completions", "/v1/message
 
 MOST_REQUESTS = 10_000
 _MAX_LINE = 16 << 20
+_DEEPEST = 100  # levels of a body; it is walked through by functions that call themselves
 _MAX_BYTES = 256 << 20  # of all lines: they are kept
 
 
@@ -83,7 +84,16 @@ def _parsed(line: bytes, where: str) -> dict[str, Any]:
         raise InputError("not UTF-8 text", where=where) from None
     if not isinstance(data, dict):
         raise InputError("not a JSON object", where=where)
-    return data
+    level: list[Any] = [data]
+    for _ in range(_DEEPEST):
+        level = [item for value in level if isinstance(value, (dict, list)) for item in _inside(value)]
+        if not level:
+            return data
+    raise InputError("nested too deeply", where=where)
+
+
+def _inside(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value
 
 
 def _request(data: dict[str, Any], line: int, where: str) -> Request:

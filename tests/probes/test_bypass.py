@@ -233,6 +233,13 @@ def test_answers_that_are_none(data: Any, tmp_path: Path) -> None:
             bypass_diff(server, requests, "vllm-skip", TOLERANCE)
 
 
+@pytest.mark.parametrize("number", ["nan", "inf"])
+def test_a_tolerance_under_which_everything_is_alike_is_refused(run: Run, number: str, tmp_path: Path) -> None:
+    read(tmp_path, COMPLETION)
+    ran = run("bypass", "--endpoint", "http://127.0.0.1:9", "--requests", "requests.jsonl", "--tolerance", number)
+    assert (ran.code, "--tolerance" in ran.err) == (2, True)
+
+
 def test_a_server_that_hangs_is_an_error_in_time(run: Run, tmp_path: Path) -> None:
     read(tmp_path, COMPLETION)
     toy = Toy()
@@ -271,6 +278,8 @@ def test_a_server_that_hangs_is_an_error_in_time(run: Run, tmp_path: Path) -> No
         ('{"prompt": ["a", "b"]}', "several prompts"),
         ('{"custom_id": "a", "prompt": "x"}\n{"custom_id": "a", "prompt": "y"}', "stands twice"),
         ('{"prompt": "\\u0000"', "requests.jsonl:1"),
+        ('{"messages": ' + "[" * 100_000 + "]" * 100_000 + "}", "requests.jsonl:1"),
+        ('{"messages": ' + "[" * 400 + "]" * 400 + "}", "nested|deep"),
     ],
 )
 def test_what_is_no_file_of_requests(tmp_path: Path, line: str, message: str) -> None:

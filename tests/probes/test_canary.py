@@ -312,4 +312,5 @@ def test_usage() -> None:
     assert with_secret("canary", "mint", "--tenant", "a", "-o", "x.jsonl", "--block-size", "16").code == 2
     assert in_process("canary", "mint", "--tenant", "a", "-o", "x.jsonl", "--secret-env", "NOBODY").code == 2
     assert in_process("canary", "check", "canaries.jsonl", "missing.jsonl").code == 3
+    assert in_process("canary", "check", "canaries.jsonl", "canaries.jsonl", "--allow-missing", "nan").code == 2
     assert in_process("canary", "check", "canaries.jsonl", "canaries.jsonl", "-o", "canaries.jsonl").code == 2
