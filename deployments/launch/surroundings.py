@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from kvgate.deployments.launch.containers import Mount
 from kvgate.deployments.launch.secrets import clean_text
-from kvgate.deployments.launch.shell import Command, Script, Word, split_script
+from kvgate.deployments.launch.shell import MAX_TEXT, Command, Script, Word, split_script
 from kvgate.rules.document import parse_document
 from kvgate.rules.errors import InputError
 
@@ -81,6 +81,13 @@ def surroundings_table() -> SurroundingsTable:
 
 
 @dataclass
+class Room:
+    """How many more characters the values of variables may take, in a script and all the shells in it."""
+
+    left: int = 4 * MAX_TEXT
+
+
+@dataclass
 class Shell:
     """What the commands of a script leave behind, for the server after them.
 
@@ -91,6 +98,7 @@ class Shell:
         undisclosed: why variables may be set that the text does not show.
         moved: a folder was entered, from which ``python -m`` takes code.
         workdir: the folder of the image in which the commands run, where it is another than the image's own.
+        room: what is left for values that are put where their variables stand.
     """
 
     exported: dict[str, Word] = field(default_factory=dict)
@@ -99,6 +107,7 @@ class Shell:
     undisclosed: list[str] = field(default_factory=list)
     moved: bool = False
     workdir: str = ""
+    room: Room = field(default_factory=Room)
     all_exported: bool = False
     loops: int = 0
     _open: list[str] = field(default_factory=list)
@@ -110,7 +119,7 @@ class Shell:
     def inside(self, environment: dict[str, Word], altered: Iterable[str]) -> Shell:
         """Return the state in which a shell started by this one begins."""
         altered = [*self.altered, *altered]
-        return Shell(dict(environment), {}, altered, list(self.undisclosed), self.moved, self.workdir)
+        return Shell(dict(environment), {}, altered, list(self.undisclosed), self.moved, self.workdir, self.room)
 
     def substitute(self, script: Script, source: str, depth: int = 0) -> None:
         """Take in the commands inside ``$(...)``, which can set no variable of this shell."""

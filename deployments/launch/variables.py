@@ -24,7 +24,7 @@ def with_known_variables(words: Sequence[Word], shell: Shell) -> tuple[Word, ...
     """Return the words with the values of variables that are known where they stand.
 
     A value is known where nothing ran before that could have set it out of sight. A word that a shell might split is
-    left as it is.
+    left as it is, and so is one that there is no more room for: of values made of values a few lines make gigabytes.
     """
     if shell.altered or shell.undisclosed or shell.loops:
         return tuple(words)
@@ -36,10 +36,12 @@ def _filled(word: Word, shell: Shell) -> Word:
     for label in dict.fromkeys(word.expansions):
         value = _value(label, shell)
         # The same text may also stand in it as such, or begin a longer name.
-        alone = word.text.count(label) == word.expansions.count(label)
-        if value is None or not alone or not _fits(value, word, label):
+        often = word.expansions.count(label)
+        alone = word.text.count(label) == often
+        if value is None or not alone or len(value) * often > shell.room.left or not _fits(value, word, label):
             left.append(label)
         else:
+            shell.room.left -= len(value) * often
             text = text.replace(label, value)
     return Word(text, tuple(left))
 

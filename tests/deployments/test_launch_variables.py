@@ -69,3 +69,16 @@ def test_json_in_a_variable() -> None:
 def test_no_secret_gets_out_through_a_variable() -> None:
     secret = "k3y9fFh2LmQ8zT5vXw1B"
     assert secret not in repr(read(f'KEY={secret}; HF_TOKEN=$KEY vllm serve org/m --api-key "$KEY"'))
+
+
+@pytest.mark.parametrize("line", ["A=$A$A", "export A=${A}${A}", "A=$A$A; bash -c 'B=$A'"])
+def test_values_that_double_do_not_fill_the_memory(line: str) -> None:
+    """60 lines would be 10^19 characters."""
+    found = read("A=xxxxxxxxxx\n" + f"{line}\n" * 60 + "vllm serve org/m --foo $A")
+    assert "--foo is set to $A" in dict(found.unknown)["engine.args"]
+
+
+def test_many_variables_of_one_long_value_do_not_fill_the_memory() -> None:
+    copies = "".join(f"V{at}=$A\n" for at in range(1_000))
+    found = read(f"A={'x' * 50_000}\n{copies}vllm serve org/m --first $V0 --last $V999")
+    assert "--last is set to $V999" in dict(found.unknown)["engine.args"]
