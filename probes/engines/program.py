@@ -1,0 +1,85 @@
+"""The parent's end of the process that holds engines, and the servers beside them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from kvgate.probes.engines.installation import DROPPED, Installation
+from kvgate.probes.rehearsal.backend import Generation
+from kvgate.probes.rehearsal.process import ChildProcess
+
+_SECONDS = 600.0  # an engine loads a model
+
+
+class Program(ChildProcess):
+    """One process that imports vLLM, for a whole rehearsal or several; everything started is its child.
+
+    Args:
+        installation: what it imports.
+        seconds: how long one answer may take.
+
+    """
+
+    name = "vLLM"
+
+    def __init__(self, installation: Installation, *, seconds: float = _SECONDS) -> None:
+        program = Path(str(resources.files("kvgate.probes.engines"))) / "vllm_program.py"
+        command = [str(installation.python), str(program)]
+        self._folders = 0
+        super().__init__(command, installation.environment(), seconds=seconds, dropped=DROPPED, speaks=True)
+
+    def folder(self, name: str) -> Path:
+        """Make a folder that is removed with the process, and return it; each call another one."""
+        self._folders += 1
+        folder = self.scratch / f"{name}-{self._folders}"
+        folder.mkdir()
+        return folder
+
+    def start(self, engine: str, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
+        """Start an engine, instead of the one of this name if there is one.
+
+        Raises:
+            CannotStageError: it does not start.
+
+        """
+        request = {"op": "start", "engine": engine, "arguments": list(arguments)}
+        self.ask({**request, "folder": str(folder), "environment": dict(environment)})
+
+    def generate(
+        self, engine: str, token_ids: Sequence[int], tokens: int, salt: str | None, *, skip: bool
+    ) -> Generation:
+        """Have an engine answer a prompt.
+
+        Args:
+            engine: its name.
+            token_ids: the prompt's.
+            tokens: how many are generated.
+            salt: the request's ``cache_salt``.
+            skip: read no cache.
+
+        Raises:
+            CannotStageError: it did not.
+
+        """
+        request = {"op": "ask", "engine": engine, "token_ids": list(token_ids), "tokens": tokens}
+        found = self.ask({**request, "salt": salt, "skip": skip})
+        steps = ({int(token): value for token, value in step.items()} for step in found["top"])
+        return Generation(tuple(found["token_ids"]), tuple(steps), found["cached"])
+
+    def end(self) -> None:
+        """End all engines and servers; the process stays, with vLLM imported."""
+        self.ask({"op": "end"})
+        for folder in self.scratch.iterdir():
+            if folder.is_dir():
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def serve(
+        self, folder: Path, arguments: Sequence[str], *, module: str | None = None, program: Path | None = None
+    ) -> None:
+        """Start a server: a module of the engine's Python, or a program."""
+        what: dict[str, Any] = {"module": module} if program is None else {"program": str(program)}
+        self.ask({"op": "serve", "folder": str(folder), "arguments": list(arguments), "environment": {}, **what})

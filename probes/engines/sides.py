@@ -1,0 +1,109 @@
+"""What an engine is started with for one deployment: a checkpoint under its own name, and flags."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from kvgate.probes.embedded.backend import Folders
+from kvgate.probes.embedded.child import Child
+from kvgate.probes.embedded.real import real_pair
+from kvgate.probes.embedded.stand_in import Pair, Side, stand_in
+from kvgate.probes.rehearsal.backend import CannotStageError
+from kvgate.rules.manifest import Manifest
+
+_HEAD = 32  # the smallest size of a head that vLLM's attention on a CPU takes (0.32.0)
+_BLOCK = 32  # and its blocks are a multiple of this
+_FOREIGN = 0x5EED
+_LONGEST = 8192 + 256
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How a deployment is started in earnest, as its launch file has it.
+
+    Attributes:
+        arguments: of vLLM's server, in order.
+        environment: what the file sets.
+
+    """
+
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+
+
+def pair_of(old: Manifest, new: Manifest, folders: Folders | None) -> Pair:
+    """Return what stands for both deployments.
+
+    Raises:
+        CannotStageError: nothing does here.
+
+    """
+    if any(side.value("adapters") for side in (old, new)):
+        raise CannotStageError("adapters are not started by this back end")
+    if folders is not None:
+        return real_pair(old, new)
+    pair = stand_in(old, new)
+    return replace(pair, old=_for_an_engine(pair.old), new=_for_an_engine(pair.new))
+
+
+def _for_an_engine(side: Side) -> Side:
+    """Give a stand-in heads that an engine's attention takes."""
+    if "kv_lora_rank" in side.config:
+        raise CannotStageError("a stand-in for multi-head latent attention is not started by this back end")
+    return replace(side, config={**side.config, "head_dim": _HEAD})
+
+
+def checkpoint_name(manifest: Manifest) -> str:
+    """Return what the model is called from inside its folder: names of entries hold what the engine is started with."""
+    path = PurePosixPath(str(manifest.value("model.id")))
+    parts = [part for part in path.parts if part not in ("/", "..")]
+    return "/".join(parts) or "model"
+
+
+def write_stand_in(child: Child, side: Side, folder: Path, *, foreign: bool) -> None:
+    """Write a stand-in's checkpoint.
+
+    Raises:
+        CannotStageError: no such model can be built.
+
+    """
+    seeds = (_FOREIGN, _FOREIGN) if foreign else (side.seed, side.tail_seed)
+    model = {
+        "kind": "stand-in",
+        "config": dict(side.config),
+        "dtype": side.dtype,
+        "attention": "eager",
+        "seed": seeds[0],
+        "tail_seed": seeds[1],
+        "adapter": None,
+    }
+    folder.mkdir(parents=True)
+    child.ask({"op": "write", "model": model, "folder": str(folder)})
+
+
+def flags_of(manifest: Manifest, side: Side, missing: dict[str, str]) -> list[str]:
+    """Return the flags that a manifest amounts to.
+
+    Args:
+        manifest: the deployment.
+        side: what stands for it.
+        missing: gets what of it is not staged, and why.
+
+    """
+    found = ["--dtype", side.dtype, "--seed", "0", "--enforce-eager"]
+    if side.saved != side.dtype:
+        found += ["--kv-cache-dtype", side.saved]
+    block = manifest.value("engine.block_size")
+    if isinstance(block, int) and block % _BLOCK:
+        missing["engine.block_size"] = f"blocks of {_BLOCK} tokens: vLLM on a CPU has none of {block}"
+        block = _BLOCK
+    found += ["--block-size", str(block or _BLOCK)]
+    longest = manifest.value("engine.max_model_len")
+    found += ["--max-model-len", str(min(longest or _LONGEST, _LONGEST))]
+    sizes: Any = manifest.value("parallelism") or {}
+    if any(value not in (None, 1) for name, value in sizes.items() if name != "data"):
+        missing["parallelism"] = "one rank: what differs between several is not staged"
+    return found

@@ -1,0 +1,216 @@
+"""Runs in the engine's own Python, not in kvgate's: imports vLLM once, and forks an engine for each deployment.
+
+    python vllm_program.py LIFELINE SCRATCH
+
+It answers one request a line. Everything that it starts is in its process group, and ends with it; it ends when its
+input or the lifeline does. An engine is made of the flags of vLLM's own server; what is left out is HTTP.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import runpy
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+_TOP = 8
+
+
+def main() -> None:
+    """Serve requests until there are no more."""
+    sys.path[:] = [entry for entry in sys.path if entry and Path(entry) != Path(__file__).parent]
+    lifeline, scratch = int(sys.argv[1]), Path(sys.argv[2])
+    threading.Thread(target=_until_it_closes, args=(lifeline, scratch), daemon=True).start()
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="ascii")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is no answer
+    _answer_lines(_Nursery().answer, answers)
+    shutil.rmtree(scratch, ignore_errors=True)
+    os.killpg(0, signal.SIGKILL)
+
+
+def _until_it_closes(lifeline: int, scratch: Path) -> None:
+    os.read(lifeline, 1)  # never written to: returns when the parent is gone
+    shutil.rmtree(scratch, ignore_errors=True)
+    os.killpg(0, signal.SIGKILL)
+
+
+def _answer_lines(answer: Callable[[dict[str, Any]], dict[str, Any]], answers: Any) -> None:
+    for line in sys.stdin:
+        try:
+            found = answer(json.loads(line))
+        except Exception as error:
+            found = {"failed": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
+        answers.write(json.dumps(found) + "\n")
+        answers.flush()
+
+
+class _Nursery:
+    """Engines by their names, each a fork of this process with vLLM imported and nothing else done."""
+
+    def __init__(self) -> None:
+        self._engines: dict[str, tuple[int, Any, Any]] = {}
+        self._servers: list[int] = []
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        jobs = {"versions": self._versions, "start": self._start, "ask": self._ask, "serve": self._serve}
+        jobs["end"] = self._end_all
+        return jobs[request["op"]](request)
+
+    def _versions(self, _request: dict[str, Any]) -> dict[str, Any]:
+        import torch
+        import vllm
+
+        _import_what_engines_do()
+        return {"vllm": vllm.__version__, "torch": torch.__version__}
+
+    def _start(self, request: dict[str, Any]) -> dict[str, Any]:
+        self._end(request["engine"])
+        (asks, asked), (says, said) = os.pipe(), os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.dup2(asks, 0)
+            for descriptor in (asks, asked, says):
+                os.close(descriptor)
+            with contextlib.suppress(BaseException):
+                _engine(request, os.fdopen(said, "w", encoding="ascii"))
+            os._exit(1)  # what connectors leave running would keep the process
+        os.close(asks)
+        os.close(said)
+        self._engines[request["engine"]] = child, os.fdopen(asked, "w"), os.fdopen(says)
+        return self._line(request["engine"])
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        _, asked, _ = self._engines[request["engine"]]
+        try:
+            asked.write(json.dumps(request) + "\n")
+            asked.flush()
+        except OSError:
+            return self._ended(request["engine"])
+        return self._line(request["engine"])
+
+    def _line(self, name: str) -> dict[str, Any]:
+        line = self._engines[name][2].readline()
+        if not line:
+            return self._ended(name)
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def _ended(self, name: str) -> dict[str, Any]:
+        self._end(name)
+        return {"failed": "the engine ended", "ended": True}
+
+    def _end(self, name: str) -> None:
+        child, *pipes = self._engines.pop(name, (0,))
+        if child:
+            for pipe in pipes:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+    def _serve(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Run a server of the same Python beside the engines: a module with arguments, or a program."""
+        child = os.fork()
+        if child == 0:
+            with contextlib.suppress(BaseException):
+                os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+                os.dup2(2, 1)
+                os.chdir(request["folder"])
+                os.environ.update(request["environment"])
+                if "program" in request:
+                    os.execv(request["program"], [request["program"], *request["arguments"]])  # noqa: S606
+                sys.argv = [request["module"], *request["arguments"]]
+                runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+            os._exit(1)
+        self._servers.append(child)
+        return {}
+
+    def _end_all(self, _request: dict[str, Any]) -> dict[str, Any]:
+        for name in list(self._engines):
+            self._end(name)
+        while self._servers:
+            server = self._servers.pop()
+            os.kill(server, signal.SIGKILL)
+            os.waitpid(server, 0)
+        return {}
+
+
+def _import_what_engines_do() -> None:
+    import vllm.v1.engine.core
+    import vllm.v1.engine.llm_engine
+    import vllm.v1.worker.gpu_model_runner  # noqa: F401 - the forks find it imported
+    from vllm.platforms import current_platform
+
+    # It goes through every module that there is, and fails at one of numba's, which LMCache imports: so before that.
+    if hasattr(current_platform, "register_triton_kernel_overrides"):
+        current_platform.register_triton_kernel_overrides()
+        type(current_platform).register_triton_kernel_overrides = classmethod(lambda _: None)
+
+
+def _engine(request: dict[str, Any], answers: Any) -> None:
+    os.chdir(request["folder"])
+    os.environ.update(request["environment"])
+    try:
+        engine = _Engine(request["arguments"])
+    except BaseException as error:
+        said = " ".join(str(error).split())[:300]
+        answers.write(json.dumps({"failed": f"{type(error).__name__}: {said}", "ended": True}) + "\n")
+        answers.flush()
+        raise
+    answers.write("{}\n")
+    answers.flush()
+    sys.stdin = os.fdopen(os.dup(0))
+    _answer_lines(engine.answer, answers)
+
+
+class _Engine:
+    """One vLLM."""
+
+    def __init__(self, arguments: list[str]) -> None:
+        from vllm import LLM, EngineArgs
+        from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+        parsed = _server_parser()(FlexibleArgumentParser()).parse_args(arguments)
+        if parsed.model_tag is not None and "--model" not in arguments:
+            parsed.model = parsed.model_tag
+        self._engine = LLM.from_engine_args(EngineArgs.from_cli_args(parsed))
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Answer one prompt, the engine's own memory empty: what is cached came out of the store."""
+        from vllm import SamplingParams
+
+        if not self._engine.reset_prefix_cache():
+            raise RuntimeError("the engine's own cache could not be emptied")
+        sampling = SamplingParams(
+            temperature=0.0,
+            max_tokens=request["tokens"],
+            ignore_eos=True,
+            detokenize=False,
+            logprobs=_TOP,
+            skip_reading_prefix_cache=True if request["skip"] else None,
+        )
+        prompt: dict[str, Any] = {"prompt_token_ids": request["token_ids"]}
+        if request["salt"]:
+            prompt["cache_salt"] = request["salt"]
+        found = self._engine.generate([prompt], sampling, use_tqdm=False)[0]
+        steps = [{int(token): one.logprob for token, one in step.items()} for step in found.outputs[0].logprobs]
+        return {"token_ids": list(found.outputs[0].token_ids), "top": steps, "cached": found.num_cached_tokens}
+
+
+def _server_parser() -> Any:
+    try:
+        from vllm.entrypoints.launchers.cli_args import make_arg_parser  # where it is from 0.32 on
+    except ImportError:
+        from vllm.entrypoints.openai.cli_args import make_arg_parser
+    return make_arg_parser
+
+
+if __name__ == "__main__":
+    main()
