@@ -18,6 +18,7 @@ from kvgate.rules.manifest import Manifest
 _ATTENTION = "eager"
 """Attention without a fused kernel: it computes a prompt alike however it is cut."""
 
+_MEMORY = 8 << 30
 _FOREIGN = 0x5EED
 _NO_PROCEDURE = "no launch file was started: what the manifests say was staged, the plan and not the procedure"
 
@@ -53,7 +54,7 @@ class EmbeddedBackend:
     ) -> None:
         self._old, self._new, self._folders = old, new, folders
         self._pair = stand_in(old, new) if folders is None else real_pair(old, new)
-        self._child = child or Child()
+        self._child = child or Child(memory=_MEMORY + (0 if folders is None else 2 * _bytes(folders)))
         self._ends_it = child is None
         self._versions: Mapping[str, str] = {}
 
@@ -109,6 +110,10 @@ class EmbeddedBackend:
             and deployment.value("engine.version") == self._versions.get("transformers")
             and deployment.unset("model.quantization")
         )
+
+
+def _bytes(folders: Folders) -> int:
+    return sum(file.stat().st_size for folder in (folders.old, folders.new) for file in folder.glob("*.safetensors"))
 
 
 class _Worker:

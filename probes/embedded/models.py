@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, DynamicCache
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from kvgate.probes.embedded.blocks import empty_cache
@@ -38,6 +39,9 @@ class Model:
 
     def __init__(self, module: Any) -> None:
         self.module = module.eval()
+        kinds = {type(layer) for layer in DynamicCache(config=module.config).layers}
+        if strange := sorted(kind.__name__ for kind in kinds - {DynamicLayer, DynamicSlidingWindowLayer}):
+            raise ValueError(f"some of its layers keep more than keys and values ({', '.join(strange)})")
         self.layers = int(module.config.get_text_config().num_hidden_layers)
         self.dtype = next(module.parameters()).dtype
         self._cache_name = "cache" if "cache" in inspect.signature(module.forward).parameters else "past_key_values"
@@ -73,6 +77,8 @@ def build(spec: Mapping[str, Any]) -> Model:
 
 def _config(spec: Mapping[str, Any]) -> Any:
     fields = {name: value for name, value in spec["config"].items() if name not in ("dtype", "torch_dtype")}
+    if fields["model_type"] not in CONFIG_MAPPING:
+        raise ValueError(f"this transformers has no model of the type {fields['model_type']!r}")
     kind = CONFIG_MAPPING[fields["model_type"]]
     config = kind.from_dict({name: _as_asked(kind, name, value) for name, value in fields.items()})
     config._attn_implementation = spec["attention"]

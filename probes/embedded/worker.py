@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kvgate.probes.embedded.models import Model
 
 _MODELS = 6  # that are kept: old and new, their adapters, one that was planted, and two that copy
+_REAL = 2  # of those with the deployments' own weights
 _TOP = 8
 
 
@@ -36,7 +37,7 @@ def main() -> None:
     if memory:
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
-    serving = _Serving(scratch)
+    serving = Serving(scratch)
     for line in sys.stdin:
         answers.write(json.dumps(serving.answer(json.loads(line))) + "\n")
         answers.flush()
@@ -49,7 +50,9 @@ def _until_it_closes(lifeline: int, scratch: Path) -> None:
     os._exit(1)
 
 
-class _Serving:
+class Serving:
+    """Holds the models, and the folder of the stores."""
+
     def __init__(self, scratch: Path) -> None:
         self._scratch = scratch
         self._models: OrderedDict[str, Model] = OrderedDict()
@@ -79,12 +82,13 @@ class _Serving:
 
         return {"torch": torch.__version__, "transformers": transformers.__version__}
 
-    def _model(self, spec: dict[str, Any]) -> Model:
+    def model(self, spec: dict[str, Any]) -> Model:
+        """Return the model of a specification, built once."""
         from kvgate.probes.embedded.models import build
 
         name = json.dumps(spec, sort_keys=True)
         if name not in self._models:
-            while len(self._models) >= _MODELS:
+            while len(self._models) >= (_REAL if spec["kind"] == "real" else _MODELS):
                 self._models.popitem(last=False)
             self._models[name] = build(spec)
         self._models.move_to_end(name)
@@ -95,7 +99,7 @@ class _Serving:
 
         from kvgate.probes.embedded.blocks import Store
 
-        model = self._model(request["model"])
+        model = self.model(request["model"])
         ids, saved = request["token_ids"], request["saved"]
         store = Store(self._scratch / request["store"], request["place"], saved)
         cache = model.empty(saved)
@@ -115,7 +119,7 @@ class _Serving:
 
     def _write(self, request: dict[str, Any]) -> dict[str, Any]:
         """Write a model as a checkpoint, for an engine to load."""
-        self._model(request["model"]).module.save_pretrained(request["folder"])
+        self.model(request["model"]).module.save_pretrained(request["folder"])
         return {}
 
     def _compare(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -123,7 +127,7 @@ class _Serving:
 
         from kvgate.probes.embedded.blocks import Store
 
-        model = self._model(request["model"])
+        model = self.model(request["model"])
         ids, saved = request["token_ids"], request["saved"]
         stored, whole, cut = (model.empty(saved) for _ in range(3))
         with torch.inference_mode():

@@ -222,6 +222,8 @@ class _Stage:
         """Have the old deployment fill the store; return what the new one is asked, a second turn included."""
         salts = [salt_of(side, _FIRST) for side in (self._old, self._new)]
         old_adapters, adapters = (_adapters(side) for side in (self._old, self._new))
+        if len(adapters) > _MOST_ADAPTERS:
+            self._missing["adapters"] = f"{len(adapters) - _MOST_ADAPTERS} of {len(adapters)} were not asked"
         prompts = []
         with self._worker(Start(self._old, "old", fills=True)) as worker:
             for number, one in enumerate(asked):
@@ -239,7 +241,7 @@ class _Stage:
                     self._ask(worker, turns[0])
                     prompts.append(replace(turns[1], filed=turns[0]))
                 if one.old_answer is None and number < 1:
-                    for name in adapters:
+                    for name in adapters[:_MOST_ADAPTERS]:
                         theirs = replace(before, adapter=name if name in old_adapters else None)
                         self._ask(worker, theirs)
                         prompts.append(replace(after, adapter=name, filed=theirs))
@@ -453,4 +455,4 @@ def _keeps_tenants(manifest: Manifest) -> bool:
 
 def _adapters(manifest: Manifest) -> list[str]:
     entries = manifest.value("adapters") or {}
-    return [name for name, entry in entries.items() if entry.get("removed") is not True][:_MOST_ADAPTERS]
+    return [name for name, entry in entries.items() if entry.get("removed") is not True]

@@ -103,9 +103,9 @@ def test_one_that_does_not_answer_is_ended() -> None:
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"model_type": "no-such-model"}, "KeyError"),
+        ({"model_type": "no-such-model"}, "no model of the type 'no-such-model'"),
         ({"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_inner": 10**11}, "memory|alloc"),
-        ({"model_type": "mamba", "hidden_size": 64, "num_hidden_layers": 2}, ""),
+        ({"model_type": "mamba", "hidden_size": 64, "num_hidden_layers": 2}, "more than keys and values"),
     ],
 )
 def test_a_model_that_cannot_be_built_is_no_proof(config: dict[str, object], words: str, rehearsed: Rehearse) -> None:
