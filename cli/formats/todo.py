@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,6 +15,12 @@ _Value = TypeVar("_Value")
 _FEW = 5
 _NOT_KNOWN_ON = "not known on"
 _NO_SETTING = "no setting settles it: nothing is known of what the connector's key covers"
+
+# What is not known only because something else is not (rules/compare/sides.py, rules/profile.py).
+_BECAUSE = re.compile(
+    r"unset on both sides, and what sets the default is not known to be equal \(([a-z_.]+)\)$"
+    r"|([a-z_.]+) is not known; the profile"
+)
 
 CAPTURE = "kvgate capture MODEL --from LAUNCH_FILE -o DIR"
 
@@ -131,7 +138,12 @@ def unknowns(report: Report) -> Unknowns:
     sides = [text for finding in findings if (text := _sides(report, finding)).startswith(_NOT_KNOWN_ON)]
     usual_sides = _usual(sides) if sides else None
     groups: dict[str, dict[tuple[str, str | None, tuple[str, ...]], dict[str, None]]] = {}
+    causes = {finding.path: _alternatives(_settle(finding))[0] for finding in findings if not _cause(finding)}
+    following: dict[str, list[Shown]] = {}
     for finding in findings:
+        if (cause := _cause(finding)) in causes:
+            following.setdefault(cause, []).append(finding)
+            continue
         settle, instead = _alternatives(_settle(finding))
         notes = []
         if (about := _sides(report, finding)) != usual_sides:
@@ -145,8 +157,39 @@ def unknowns(report: Report) -> Unknowns:
             f"Unless a line says otherwise: {'; '.join(filter(None, (usual_sides, _outcome(usual_outcome))))}.",
             *_unacceptable(findings),
         ),
-        tuple(Unknown(settle, _members(members)) for settle, members in groups.items()),
+        tuple(
+            Unknown(
+                settle,
+                (
+                    *_members(members),
+                    *(
+                        member
+                        for cause, found in following.items()
+                        if causes[cause] == settle
+                        for member in _followers(cause, found, usual_outcome)
+                    ),
+                ),
+            )
+            for settle, members in groups.items()
+        ),
     )
+
+
+def _cause(finding: Shown) -> str:
+    """Return the path that something is not known because of; empty where it is for itself."""
+    found = _BECAUSE.search(finding.detail)
+    return "" if found is None else found[1] or found[2]
+
+
+def _followers(cause: str, findings: Iterable[Shown], usual_outcome: str | None) -> Iterator[Member]:
+    """Say once what becomes known with something else."""
+    members: dict[str | None, tuple[dict[str, None], dict[str, None]]] = {}
+    for finding in findings:
+        paths, rules = members.setdefault(finding.may_be, ({}, {}))
+        paths[finding.path] = rules[finding.rule] = None
+    for may_be, (paths, rules) in members.items():
+        notes = (f"known once {cause} is", *((_outcome(may_be),) if may_be != usual_outcome else ()))
+        yield Member(tuple(paths), tuple(rules), None, notes)
 
 
 def _usual(values: Iterable[_Value]) -> _Value:

@@ -95,6 +95,23 @@ def test_it_is_said_only_where_it_is_so(old: dict[str, Any], new: dict[str, Any]
     assert not [step.what for step in steps(_report(old, new)) if "no setting changes that" in step.what]
 
 
+def test_what_is_not_known_because_of_one_thing_is_said_with_it_once() -> None:
+    """An image tag that names no release leaves the version open, and much that follows from it."""
+    unset = dict.fromkeys(("cache.chunk_size", "cache.serde", "engine.kv_layout"))
+    side = {**LORA, **unset, "engine.version": FORGET}
+    report = _report(side, side)
+    (group,) = [one for one in unknowns(report).groups if "engine.version" in one.settle]
+    told, *followers = group.members
+    assert told.paths == ("engine.version",)
+    assert all(member.notes[0] == "known once engine.version is" for member in followers)
+    paths = [path for member in followers for path in member.paths]
+    assert sorted(paths) == sorted({*unset, "request_features"})
+    assert any(
+        "self-fault" in note for member in followers if "request_features" in member.paths for note in member.notes
+    )
+    assert not [one for one in unknowns(report).groups if "no setting settles it" in one.settle]
+
+
 def test_figures_that_say_nothing_are_left_out() -> None:
     old, new = clean(None, "old.yaml"), clean({"tokenizer.effective": "blake3:" + "9" * 64}, "new.yaml")
     figures: dict[str, Any] = {"conversations": 0, "divergent": 0, "first": [], "blocks": {}, "note": ""}
