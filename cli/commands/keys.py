@@ -143,20 +143,25 @@ def predict_keys(
     return NOT_KNOWN if names is None else 0
 
 
-def known_connector(connector: str | None) -> None:
+def known_connector(connector: str | None, *, stored: bool = False) -> None:
     """Refuse a connector whose names are not known.
+
+    Args:
+        connector: its id; ``None``: any is meant.
+        stored: only one whose entries lie in stores will do.
 
     Raises:
         UsageError: naming those that are.
 
     """
     from kvgate.rules.errors import UsageError
-    from kvgate.stores.keys.schemes import SCHEMES
+    from kvgate.stores.keys.schemes import SCHEMES, STORED
 
-    if connector is not None and connector not in SCHEMES:
-        raise UsageError(
-            f"the names of {connector!r} are not known", where="--connector", hint=f"known: {', '.join(SCHEMES)}"
-        )
+    known = STORED if stored else SCHEMES
+    if connector is not None and connector not in known:
+        in_memory = connector in SCHEMES
+        what = f"{connector} stores nothing" if in_memory else f"the names of {connector!r} are not known"
+        raise UsageError(what, where="--connector", hint=f"known: {', '.join(known)}")
 
 
 def _data(key: StoredKey, veil: Any) -> dict[str, Any]:

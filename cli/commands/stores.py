@@ -84,7 +84,7 @@ def scan_store(
     from kvgate.stores.scanning.locate import open_store
 
     form, target = probe_outputs(output)
-    known_connector(connector)
+    known_connector(connector, stored=True)
     deployment, before = manifests_of(manifest, old, target)
     if called is not None and target is None:
         raise UsageError("says something of evidence, and none is written", where="--as", hint="-o FILE.json")

@@ -32,6 +32,9 @@ _SCHEMES: tuple[Scheme, ...] = (
 
 SCHEMES: Mapping[str, Scheme] = {scheme.connector: scheme for scheme in _SCHEMES}
 
+STORED: Mapping[str, Scheme] = {name: scheme for name, scheme in SCHEMES.items() if scheme.lies_in_stores}
+"""Those whose entries lie in stores."""
+
 LONGEST = 4096
 """Characters of a name that is read: no path is longer, and no connector makes a longer key."""
 
@@ -41,7 +44,7 @@ def readings(name: str, connector: str | None = None) -> tuple[StoredKey, ...]:
 
     Args:
         name: as it lies in the store.
-        connector: the id of the connector that stored it; of any connector where ``None``.
+        connector: the id of the connector that stored it; of any whose entries lie in stores where ``None``.
 
     Returns:
         Nothing where it is of no scheme. Several where connectors share a form: then nothing says which one it was.
@@ -49,5 +52,5 @@ def readings(name: str, connector: str | None = None) -> tuple[StoredKey, ...]:
     """
     if len(name) > LONGEST:
         return ()
-    schemes = SCHEMES.values() if connector is None else (SCHEMES[connector],)
+    schemes = STORED.values() if connector is None else (SCHEMES[connector],)
     return tuple(found for scheme in schemes if (found := scheme.parse(name)) is not None)

@@ -89,6 +89,8 @@ class Scheme:
             where it is not known, or no name holds one.
         unsaid: what a name cannot say though stored KV depends on it: manifest path to the reason.
         within: names of ``StoredKey.fields`` that number what one deployment stores: its ranks, layers, parts.
+        lies_in_stores: whether entries lie in stores under these names; else they stay in the engine's memory, and what
+            bears such a name elsewhere is something else.
 
     """
 
@@ -98,3 +100,4 @@ class Scheme:
     model: Callable[[Manifest], str | None]
     unsaid: Mapping[str, str] = field(default_factory=dict)
     within: frozenset[str] = frozenset()
+    lies_in_stores: bool = True

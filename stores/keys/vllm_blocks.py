@@ -137,4 +137,11 @@ UNSAID: Mapping[str, str] = {
     "model.config": "no name holds the config: other RoPE factors, the same names",
     "adapters": "a hash holds an adapter's name and path, never its content",
 }
-SCHEME = Scheme("vllm-apc", _parse, _predict, nameless, {**UNSAID, "model.id": "the hashes hold no model"})
+SCHEME = Scheme(
+    "vllm-apc",
+    _parse,
+    _predict,
+    nameless,
+    {**UNSAID, "model.id": "the hashes hold no model"},
+    lies_in_stores=False,  # and any SHA-256 has this form
+)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from kvgate.rules.evidence import Coverage, Evidence, State, subject_of
 from kvgate.rules.manifest import Manifest
 from kvgate.rules.namespace import derive
-from kvgate.stores.keys.schemes import SCHEMES
+from kvgate.stores.keys.schemes import STORED
 from kvgate.stores.scanning.inventory import Inventory, Row
 from kvgate.stores.scanning.locate import same_place
 
@@ -95,7 +95,7 @@ def _missing(found: Inventory, new: Manifest, called: str | None) -> list[tuple[
         missing.append(("the store", f"{_PLACE} is not known"))
     elif called != location and not same_place(place, location):
         missing.append(("the store", f"{place} was read, and {_PLACE} is {location}"))
-    if connector not in SCHEMES:
+    if connector not in STORED:
         missing.append(("the connector", "how its entries lie in a folder or a Redis is not known"))
     if not new.unset("roles"):
         missing.append(("pools", "each may look somewhere else"))

@@ -20,6 +20,12 @@ def put(name: str, size: int = 2048) -> None:
     os.utime(path, (1_700_000_000, 1_700_000_000))
 
 
+def test_what_stores_nothing_is_not_looked_for(run: Run) -> None:
+    Path("kv").mkdir()
+    ran = run("stores", "scan", "kv", "--connector", "vllm-apc")
+    assert (ran.code, "vllm-apc stores nothing" in ran.err) == (2, True)
+
+
 def test_a_store_is_counted_by_whose_entries_lie_there(run: Run) -> None:
     for hashed in HASHES:
         put(f"acme-SEP-8b@0x02000200@0@{hashed}.data")

@@ -52,6 +52,15 @@ def test_entries_are_counted_by_whose_they_are(tmp_path: Path) -> None:
     assert (found.complete, found.strangers.entries, found.unread) == (True, 0, 0)
 
 
+def test_a_digest_in_a_store_is_nobodys_entry(tmp_path: Path) -> None:
+    """vLLM's block hashes stay in the engine's memory; a folder of blobs has names like them."""
+    put(tmp_path, HASHES[0])
+    put(tmp_path, HASHES[1][:32])
+    found = scan(tmp_path)
+    assert (found.rows, found.strangers.entries, found.complete) == ([], 2, False)
+    assert {row.connectors for row in scan(tmp_path, "vllm-apc").rows} == {("vllm-apc",)}
+
+
 def test_an_empty_folder_is_empty(tmp_path: Path) -> None:
     (tmp_path / "also" / "empty").mkdir(parents=True)
     found = scan(tmp_path)
