@@ -78,6 +78,7 @@ def scan_store(
     from kvgate.cli.output import refuse_overwriting
     from kvgate.cli.probing import manifests_of, probe_outputs, write_evidence
     from kvgate.cli.progress import shown
+    from kvgate.rules.credentials import holds_credential
     from kvgate.rules.errors import UsageError
     from kvgate.stores.scanning.evidence import inventory_evidence
     from kvgate.stores.scanning.inventory import take_inventory
@@ -86,13 +87,16 @@ def scan_store(
     form, target = probe_outputs(output)
     known_connector(connector, stored=True)
     deployment, before = manifests_of(manifest, old, target)
-    if called is not None and target is None:
-        raise UsageError("says something of evidence, and none is written", where="--as", hint="-o FILE.json")
+    for given, option in ((called, "--as"), (old, "--old")):
+        if given is not None and target is None:
+            raise UsageError("says something of evidence, and none is written", where=option, hint="-o FILE.json")
+    if called is not None and holds_credential(called):
+        raise UsageError("holds a credential", where="--as", hint="leave user and password out")
     if target is not None:
         refuse_overwriting([target], [Path(one.source) for one in (deployment, before) if one is not None])
     with shown(quiet=quiet, no_color=no_color) as progress:
-        given = location if target is None or "://" in location else str(Path(location).absolute())
-        store = open_store(given, secret(password_env, "--password-env"))
+        place = location if target is None or "://" in location else str(Path(location).absolute())
+        store = open_store(place, secret(password_env, "--password-env"))
         found = take_inventory(store, connector, progress)
     state = None
     if target is not None and deployment is not None:

@@ -48,7 +48,8 @@ def inventory_evidence(
     if missing:
         reason = "; ".join(f"{what}: {why}" for what, why in missing.items())
     elif not entries:
-        reason = "nothing lies there" if not others else "nothing lies there but entries of other models"
+        what = "nothing lies there" if not others else "nothing lies there but entries of other models"
+        reason = f"{what}, as seen from where it was read"  # a folder that is not mounted is empty, too
     elif own:
         reason = "all that lies there is under the id derived from this deployment"
     else:

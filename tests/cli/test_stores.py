@@ -152,7 +152,7 @@ def test_a_place_chosen_by_hand_is_taken_once_it_is_shown_to_hold_nothing(
     assert run(*check).code == 10
     ran = run(*scan)
     assert (ran.code, json.loads(ran.out)["rows"]) == (0, [])
-    assert ran.err == "shown.json: proved: nothing lies there\n"
+    assert ran.err == "shown.json: proved: nothing lies there, as seen from where it was read\n"
     evidence = json.loads(Path("shown.json").read_text())
     assert evidence["command"] == f"kvgate stores scan {tmp_path}/kv --manifest new.yaml"
     assert run(*check, "--evidence", "shown.json").code == 0
@@ -168,4 +168,6 @@ def test_evidence_of_a_store_is_about_a_deployment_and_spares_its_manifest(run: 
     name = manifest("new.json")
     assert "--manifest MANIFEST" in run("stores", "scan", "kv", "-o", "shown.json").err
     assert "would overwrite" in run("stores", "scan", "kv", "--manifest", name, "-o", name).err
-    assert "none is written" in run("stores", "scan", "kv", "--as", "volume:kv").err
+    for option, value in (("--as", "volume:kv"), ("--old", name)):
+        ran = run("stores", "scan", "kv", "--manifest", name, option, value)
+        assert (ran.code, "none is written" in ran.err) == (2, True)
