@@ -155,12 +155,21 @@ def _scaled(config: Mapping[str, Any], widest: int) -> dict[str, Any]:
         small["num_key_value_heads"] = heads  # MLA, and models without groups
     if window := small.get("sliding_window"):
         small["sliding_window"] = max(8, window * _WINDOW // widest)
-    if isinstance(kinds := small.get("layer_types"), list):
-        small["layer_types"] = _kinds(kinds, small.get("num_hidden_layers", _LAYERS))
-    if isinstance(kinds := small.get("mlp_layer_types"), list):
-        small["mlp_layer_types"] = _kinds(kinds, small.get("num_hidden_layers", _LAYERS))
+    layers = config.get("num_hidden_layers")
+    for name, value in small.items():
+        if isinstance(value, list) and value and len(value) == layers:
+            small[name] = _kinds(value, _LAYERS) if isinstance(value[0], str) else value[:_LAYERS]
+    for name in ("rope_parameters", "rope_scaling"):
+        if isinstance(rope := small.get(name), Mapping):
+            small[name] = _rope(rope, float(config.get("partial_rotary_factor") or 1))
     small["vocab_size"] = VOCABULARY
     return {**small, **dict.fromkeys(_IDS)}
+
+
+def _rope(rope: Mapping[str, Any], part: float) -> dict[str, Any]:
+    """Cut what longrope lists for each pair of a head's dimensions."""
+    pairs = int(_SIZES["head_dim"] * float(rope.get("partial_rotary_factor") or part)) // 2
+    return {name: value[:pairs] if isinstance(value, list) else value for name, value in rope.items()}
 
 
 def _kinds(kinds: list[Any], layers: int) -> list[Any]:

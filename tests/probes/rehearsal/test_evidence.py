@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,18 @@ from kvgate.rules.evidence import Evidence
 from kvgate.rules.manifest import Manifest
 from kvgate.rules.pack import shipped_pack
 from tests.probes.rehearsal.conftest import Rehearse
-from tests.probes.rehearsal.pairs import ROLLED, WEIGHTS, deployment
+from tests.probes.rehearsal.pairs import (
+    HALF,
+    ROLLED,
+    ROPE,
+    SALT_DROPPED,
+    TEMPLATE,
+    TENANTS,
+    WEIGHTS,
+    adapter,
+    deployment,
+)
+from tests.rules.clean import FORGET
 
 _GROUND = Ground(model="real", precision="float32/eager/cpu", staged={}, engines=True)
 _HELD = Part("held", "it did")
@@ -85,6 +97,35 @@ def test_blocks_that_agree_under_unequal_weights_prove_nothing() -> None:
     state, reason = kv_state(deployment(), deployment(WEIGHTS), _seen(0.0))
     assert state == "inconclusive"
     assert "not known to be equal" in reason
+
+
+_CHANGES: list[dict[str, Any]] = [
+    {},
+    WEIGHTS,
+    ROPE,
+    HALF,
+    TEMPLATE,
+    TENANTS,
+    SALT_DROPPED,
+    adapter("a"),
+    {"engine.version": "0.32.0"},
+    {"engine.args": {"no-such-flag": 1}},
+    {"cache.version": "0.5.5"},
+    {"model.code": "sha256:" + "1" * 64},
+    {"weights": FORGET},
+    {"engine": FORGET},
+]
+
+
+@pytest.mark.parametrize("change", _CHANGES)
+@pytest.mark.parametrize("boundary", [{}, ROLLED])
+def test_a_proved_rehearsal_by_stand_ins_changes_no_decision(change: dict[str, Any], boundary: dict[str, Any]) -> None:
+    old, new = deployment(), deployment(change, boundary)
+    seen = _seen(0.0, ground=replace(_GROUND, model="stand-in"))
+    found = _evidence(old, new, seen)
+    assert [one.state for one in found] == ["proved", "inconclusive"]
+    before, after = _decide(old, new), _decide(old, new, *found)
+    assert (after.verdict, after.accepted, after.exit_code) == (before.verdict, before.accepted, before.exit_code)
 
 
 @pytest.mark.parametrize("model", ["real", "stand-in"])

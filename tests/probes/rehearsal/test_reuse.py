@@ -35,6 +35,13 @@ _LATENT = {
     "moe_intermediate_size": 2048,
     "first_k_dense_replace": 3,
 }
+_LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "short_factor": [1.0 + number / 48 for number in range(48)],
+    "long_factor": [1.0 + number for number in range(48)],
+    "original_max_position_embeddings": 4096,
+}
 _SLIDING, _FULL = "sliding_attention", "full_attention"
 _MODELS: dict[str, dict[str, Any]] = {
     "llama": {},
@@ -44,6 +51,7 @@ _MODELS: dict[str, dict[str, Any]] = {
     "gemma2": {"sliding_window": 4096, "query_pre_attn_scalar": 256, "layer_types": [_SLIDING, _FULL] * 16},
     "gemma3_text": {"sliding_window": 1024, "layer_types": ([_SLIDING] * 5 + [_FULL]) * 5 + [_SLIDING] * 2},
     "deepseek_v3": {**_LATENT, "head_dim": 64, "architectures": ["DeepseekV3ForCausalLM"]},
+    "phi3": {"num_key_value_heads": 32, "head_dim": 96, "rope_parameters": _LONGROPE},
     "mixtral": {"num_local_experts": 8, "num_experts_per_tok": 2},
     "qwen3_moe": {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768},
 }
