@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from pathlib import Path
 
+from kvgate.rules.credentials import holds_credential
 from kvgate.rules.errors import UsageError
 from kvgate.stores.scanning.entries import Store
 from kvgate.stores.scanning.folder import FolderStore
 from kvgate.stores.scanning.redis_store import SCHEMES, RedisStore
 
+_KINDS = "a folder, or redis://host:port/database"
 _FILES = ("file", "fs")
 _PORT = "6379"
+_SLIPPED = re.compile(rf"(?:^|/)(?:{'|'.join(SCHEMES)}):", re.IGNORECASE)  # redis:/:password@host
 
 
 def open_store(location: str, password: str | None = None) -> Store:
@@ -23,19 +27,21 @@ def open_store(location: str, password: str | None = None) -> Store:
 
     Raises:
         InputError: there is no such folder, or it is not well-formed.
-        UsageError: a store of this kind is not read, or it takes a package that is not installed.
+        UsageError: a store of this kind is not read, or it takes a package that is not installed, or what should name
+            a folder is a URL with a slip in it, or holds a credential.
 
     """
     scheme, mark, rest = location.partition("://")
+    if not mark and (holds_credential(location) or _SLIPPED.search(location)):
+        raise UsageError("is no folder, and no URL of a server", where="LOCATION", hint=_KINDS)
     if not mark:
         return FolderStore(Path(location))
     if scheme.lower() in _FILES:
         return FolderStore(Path(rest if rest.startswith("/") else f"/{rest.partition('/')[2]}"))
     if scheme.lower() in SCHEMES:
         return RedisStore(location, password)
-    raise UsageError(
-        f"stores at {scheme}:// are not read", where="LOCATION", hint="a folder, or redis://host:port/database"
-    )
+    shown = scheme if re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]{0,30}", scheme) else "..."
+    raise UsageError(f"stores at {shown}:// are not read", where="LOCATION", hint=_KINDS)
 
 
 def same_place(first: str, second: str) -> bool:

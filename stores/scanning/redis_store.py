@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from redis import Redis
 
 SCHEMES = ("redis", "rediss", "unix", "valkey", "valkeys")
+# A host and its port; nothing in front of the path of a socket.
+_HOST = re.compile(r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?|")
 _OPTIONS = ("db", "username", "password", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 _AT_ONCE = 1000
 _SECONDS = 20.0  # within which each answer must come
@@ -88,13 +91,17 @@ class RedisStore:
 
 
 def without_credentials(url: str) -> str:
-    """Return a URL without what stands in front of its host or behind its path."""
-    try:
-        parts = urlsplit(url)
-        host = parts.netloc.rpartition("@")[2]
-    except ValueError:
-        return f"{url.partition('://')[0]}://..."
-    return f"{parts.scheme}://{host}{parts.path}"
+    """Return a URL without what stands in front of its host or behind its path.
+
+    A password may hold any character: what stands in front of the last ``@`` is never shown, and nothing where that
+    may be a part of the query, or where what should be a host is none.
+    """
+    scheme, _, rest = url.partition("://")
+    user, _, place = rest.rpartition("@")
+    address = re.split(r"[?#]", place, maxsplit=1)[0]
+    if re.search(r"[?#]", user) or not _HOST.fullmatch(address.partition("/")[0]):
+        return f"{scheme}://..."
+    return f"{scheme}://{address}"
 
 
 def _client(url: str, password: str | None, location: str) -> Redis:

@@ -171,3 +171,17 @@ def test_evidence_of_a_store_is_about_a_deployment_and_spares_its_manifest(run: 
     for option, value in (("--as", "volume:kv"), ("--old", name)):
         ran = run("stores", "scan", "kv", "--manifest", name, option, value)
         assert (ran.code, "none is written" in ran.err) == (2, True)
+
+
+def test_no_password_is_shown_however_it_is_mistyped(run: Run, manifest: MakeManifest) -> None:
+    Path("kv").mkdir()
+    new = str(manifest("new"))
+    for arguments in (
+        ["redis://user:pa/hunter2@127.0.0.1:1/0"],
+        ["redis:/:hunter2@h:1", "--manifest", new, "-o", "e.json"],
+        ["kv", "--as", "redis://:hunter2@h:1/0", "--manifest", new, "-o", "e.json"],
+    ):
+        ran = run("stores", "scan", *arguments)
+        assert ran.code in (2, 3)
+        assert "hunter2" not in ran.out + ran.err
+    assert not Path("e.json").exists()

@@ -177,10 +177,23 @@ def test_what_is_not_there_is_not_empty(tmp_path: Path) -> None:
         ("redis://[hunter2", "redis://..."),
         ("unix:///run/redis.sock?password=hunter2", "unix:///run/redis.sock"),
         ("redis://cache-1/0#hunter2", "redis://cache-1/0"),
+        ("redis://user:pa/hunter2@[::1]:1/0", "redis://[::1]:1/0"),
+        ("redis://:hun?ter2@cache-1:6379/0", "redis://..."),
+        ("redis://:hun#ter2@cache-1:6379/0", "redis://..."),
+        ("redis://cache-1?password=hun@ter2", "redis://..."),
+        ("redis://user:hunter2", "redis://..."),
+        ("redis:// :hunter2", "redis://..."),
     ],
 )
 def test_a_location_is_shown_without_credentials(url: str, shown: str) -> None:
     assert without_credentials(url) == shown
+
+
+@pytest.mark.parametrize("location", ["redis:/:hunter2@h:1", "redis:hunter2@h:1", "x:hunter2@://h", "a b :hunter2@h"])
+def test_a_mistyped_url_is_refused_without_showing_it(location: str) -> None:
+    with pytest.raises((UsageError, InputError)) as raised:
+        open_store(location)
+    assert "hunter2" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
