@@ -106,10 +106,11 @@ LABELS = ["general.name", "general.quantized_by", "general.license.link", "gener
 @pytest.mark.parametrize("key", LABELS)
 def test_what_a_model_is_called_and_where_it_comes_from_does_not_count(key: str, tmp_path: Path) -> None:
     """Every new upload of the same quantization says something else there."""
-    old, new = (
-        _print(_written(tmp_path / f"{value}.gguf", lambda writer, value=value: writer.add_string(key, value)))
-        for value in ("one", "two")
-    )
+
+    def of(value: str) -> CheckpointFingerprint:
+        return _print(_written(tmp_path / f"{value}.gguf", lambda writer: writer.add_string(key, value)))
+
+    old, new = of("one"), of("two")
     assert (new.digest, new.metadata_digest, new.metadata) == (old.digest, old.metadata_digest, old.metadata)
 
 
