@@ -114,7 +114,8 @@ def test_with_gguf_the_engine_takes_the_config_from_the_tokenizer(
     make_checkpoint: MakeCheckpoint, tmp_path: Path
 ) -> None:
     path = _gguf(tmp_path / "m.gguf")
-    there = _capture(str(path), tmp_path, f"{GGUF_LINE} --tokenizer {make_checkpoint()}")
+    line = f"{GGUF_LINE} --tokenizer /t"
+    there = _capture(str(path), tmp_path, line.replace("docker run", f"docker run -v {make_checkpoint()}:/t"))
     assert there.manifest["model"]["config"]["num_hidden_layers"] == 1
     assert there.manifest["model"]["config"]["gguf"]["llama.rope.freq_base"] == 10000
     (tmp_path / "config.json").write_text('{"model_type": "llama", "num_hidden_layers": 3}')
@@ -122,6 +123,9 @@ def test_with_gguf_the_engine_takes_the_config_from_the_tokenizer(
     assert beside.manifest["model"]["config"]["num_hidden_layers"] == 3
     unknown = _capture(str(path), tmp_path, f"{GGUF_LINE} --hf-config-path /elsewhere")
     assert "config" not in unknown.manifest["model"]
+    unmounted = _capture(str(path), tmp_path, line)
+    assert "config" not in unmounted.manifest["model"]
+    assert "give --tokenizer FOLDER" in reason(unmounted, "model.config")
 
 
 @pytest.mark.parametrize(
