@@ -36,7 +36,13 @@ _SET_OPTIONS = re.compile(
 _PYTHON = re.compile(r"python[0-9.]*")
 _PYTHON_VALUES = ("-X", "-W")
 _SYSTEM = ("", "/bin/", "/usr/bin/", "/usr/local/bin/", "/sbin/", "/usr/sbin/")
-_HARMLESS_FILES = re.compile(r"[0-9]+-?|-|/dev/\S*|/tmp/\S*|/var/log/\S*|[^.]\S*\.(?:log|pid)|\.?\.?/?\S*\.log")
+# Where a path leads that has `..` behind its beginning is not known.
+_HARMLESS_FILES = re.compile(
+    r"[0-9]+-?|-|(?!.*/\.\.(?:/|$))(?:/dev/\S*|/tmp/\S*|/var/log/\S*|[^.]\S*\.(?:log|pid)|\.?\.?/?\S*\.log)"
+)
+_HARMLESS_TO_REMOVE = re.compile(rf"{_HARMLESS_FILES.pattern}|(?!.*/\.\.(?:/|$))/\S*/\.cache/\S*")
+# Signals that end a script; what is caught otherwise runs commands between the others.
+_TRAPPED = re.compile(r"(?:(?:(?:SIG)?(?:TERM|INT|HUP|QUIT|USR1|USR2)|EXIT|[0-9]+) ?)*")
 _CONTAINER_TOOLS = frozenset({"docker", "podman"})
 _LOOKING = frozenset({"pull", "rm", "stop", "kill", "ps", "logs", "network", "volume", "inspect", "images", "wait"})
 _MAX_SUBSTITUTIONS = 256
@@ -398,11 +404,14 @@ def _foreign(words: Sequence[Word], writes: Sequence[Word]) -> str | None:
     saves = name == "curl" and any(re.match(r"--(?:output|remote)|-[a-zA-Z]*[oOJK]", text) for text in texts)
     if saves or (name in ("printf", "hash") and any(text[:1] == "-" and text != "--" for text in texts)):
         return f"`{name}` runs before the server, and what it changes is not known"
-    files = [word for word in writes if word.expansions or not _HARMLESS_FILES.fullmatch(word.text)]
-    if name in ("tee", "touch"):
-        files += [word for word in rest[1:] if word.text[:1] != "-" and not _HARMLESS_FILES.fullmatch(word.text)]
+    if name == "trap" and not _TRAPPED.fullmatch(" ".join(texts[1:])):
+        return "`trap` runs commands between those of the script"
+    harmless = _HARMLESS_TO_REMOVE if name == "rm" else _HARMLESS_FILES
+    named = [word for word in rest[1:] if word.text[:1] != "-"] if name in ("tee", "touch", "rm") else []
+    files = [word for word in (*writes, *named) if word.expansions or not harmless.fullmatch(word.text)]
     if files:
-        return f"`{name}` writes {clean_text(files[0].text) or '...'} before the server is run"
+        does = "removes" if name == "rm" else "writes"
+        return f"`{name}` {does} {clean_text(files[0].text) or '...'} before the server is run"
     return None
 
 

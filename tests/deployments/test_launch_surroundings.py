@@ -49,6 +49,8 @@ INERT = [
     "/usr/bin/test -d /models",
     "for i in 1 2; do sleep 1; done",
     "curl -s http://h:1/health",
+    "rm -rf /tmp/x /root/.cache/vllm *.pid; chmod -R 777 /kv; chown 1:1 /kv",
+    "trap 'kill $PID' TERM SIGINT; trap - EXIT; trap",
 ]
 
 
@@ -112,6 +114,11 @@ FOREIGN = {
     "cat p | tee /usr/lib/x.py; vllm serve org/m": "`tee` writes /usr/lib/x.py",
     "> $TARGET; vllm serve org/m": "`:` writes",
     "curl -sSfo x.py http://h/x; vllm serve org/m": "`curl`",
+    "rm -rf /tmp/x /usr/lib/python3/x; vllm serve org/m": "`rm` removes /usr/lib/python3/x",
+    "rm /tmp/$X; vllm serve org/m": "`rm` removes",
+    "rm /tmp/../usr/lib/x; vllm serve org/m": "`rm` removes",
+    "echo x > /tmp/../usr/lib/x.py; vllm serve org/m": "`echo` writes",
+    "trap 'export PYTHONHASHSEED=1' DEBUG; vllm serve org/m": "`trap`",
     ". /etc/vllm.env; vllm serve org/m": "`. /etc/vllm.env`",
     "source x/bin/activate && vllm serve org/m": "`source x/bin/activate`",
     "eval x; vllm serve org/m": "`eval`",
@@ -279,6 +286,8 @@ def test_a_mount_over_code_leaves_the_software_unknown(mount: str) -> None:
         "--tmpfs /tmp",
         "-v /data",
         "-v /srv/models:/opt/models",
+        "--tmpfs /var/log/vllm",
+        "-v /home/kubernetes/bin/nvidia:/usr/local/nvidia",
     ],
 )
 def test_a_mount_of_data_leaves_everything_known(mount: str) -> None:
