@@ -80,7 +80,9 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         yield found
 
 
-def test_a_store_that_outlives_its_weights_is_implicated_and_named(server: Server) -> None:
+def test_a_store_that_outlives_its_weights_is_implicated_and_named(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One test, since the server takes half a minute to come up."""
     evidence = ("--manifest", "rel", "-o")
     code, healthy = server.bypass(*evidence, "healthy.json")
@@ -100,6 +102,15 @@ def test_a_store_that_outlives_its_weights_is_implicated_and_named(server: Serve
     assert (verified.code, json.loads(verified.out)["state"]) == (0, "ready"), items
     assert "renderings of diagnostic@" in items["tokens"]["why"]
 
+    (server.work / "system.txt").write_text("You answer questions about orders and refunds. " * 4)
+    monkeypatch.setenv("CANARY_SECRET", "a secret of some length")
+    mint = ("canary", "mint", "--secret-env", "CANARY_SECRET", "--tenant", "a", "--tenant", "b", "-o", "canaries.jsonl")
+    minted = in_process(*mint, "--endpoint", server.url, "--block-size", "32", "--system", "system.txt")
+    assert minted.code == 0, minted.err
+    places = [json.loads(line)["position"] for line in (server.work / "canaries.jsonl").read_text().splitlines()]
+    assert all(place["cached"] and place["blocks"][1] < place["cached_blocks"] for place in places)
+    assert "are cached (blocks of 512)" in in_process(*mint, "--endpoint", server.url, "--block-size", "512").err
+
     server.load_other_weights()
     code, stale = server.bypass(*evidence, "stale.json")
     assert (code, stale["verdict"], stale["counts"]) == (10, "cache implicated", {"differs": 3})
@@ -108,7 +119,6 @@ def test_a_store_that_outlives_its_weights_is_implicated_and_named(server: Serve
     different = [item["name"] for item in json.loads(swapped.out)["items"] if item["state"] == "differs"]
     assert (swapped.code, different) == (10, ["weights"])
 
-    told = {name: server.run("check", "--first", "rel", "--evidence", f"{name}.json") for name in ("healthy", "stale")}
-    assert "refuted-bypass-diff" not in told["healthy"].out
-    report = in_process("check", "rel", "rel", "--evidence", "stale.json", "--no-config")
-    assert (report.code, "refuted-bypass-diff" in report.out) == (10, True), report.out
+    for name, code in (("healthy", 0), ("stale", 10)):
+        report = in_process("check", "rel", "rel", "--evidence", f"{name}.json", "--no-config")
+        assert (report.code, "refuted-bypass-diff" in report.out) == (code, code == 10), report.out
