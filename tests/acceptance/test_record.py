@@ -17,15 +17,23 @@ INVENTORY = """\
 """
 
 
-@pytest.fixture
-def decided(kvgate: Kvgate, capture: Capture, checkpoints: Checkpoints, base: Path, tmp_path: Path) -> Path:
-    """A folder with two releases, evidence, and the record of the check of both."""
+@pytest.fixture(scope="session")
+def original(capture: Capture, checkpoints: Checkpoints, base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two releases, evidence, and the record of the check of both; nobody changes it."""
+    folder = tmp_path_factory.mktemp("decided")
     changed = checkpoints.with_a_changed_byte("model.layers.2.self_attn.k_proj.weight")
-    shutil.copytree(capture(base), tmp_path / "old")
-    shutil.copytree(capture(changed), tmp_path / "new")
-    (tmp_path / "inventory.json").write_text(INVENTORY)
-    ran = kvgate("check", "old", "new", "--evidence", "inventory.json", "-o", "json=record.json", "-q")
+    shutil.copytree(capture(base), folder / "old")
+    shutil.copytree(capture(changed), folder / "new")
+    (folder / "inventory.json").write_text(INVENTORY)
+    ran = run_kvgate(folder, "check", "old", "new", "--evidence", "inventory.json", "-o", "json=record.json", "-q")
     assert (ran.code, ran.out) == (10, "new-namespace\n")
+    return folder
+
+
+@pytest.fixture
+def decided(original: Path, tmp_path: Path) -> Path:
+    """A copy of it, for one test to change."""
+    shutil.copytree(original, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
 
