@@ -12,7 +12,7 @@ from kvgate.probes.rehearsal.staging import Rehearsal, stage
 from kvgate.rules.manifest import Manifest
 from kvgate.rules.progress import Progress, silent
 
-_SHORTEST = 192  # tokens: four windows of a stand-in
+_SHORTEST = 128  # tokens: more than two windows of a stand-in
 _LONGEST = 8192  # tokens of a prompt; a connector that stores more than a third of it together is not staged
 _LEFT = 24  # tokens behind the last whole block
 

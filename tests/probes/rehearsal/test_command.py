@@ -23,6 +23,7 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, child: Child) -> tuple
         return lambda: EmbeddedBackend(old, new, folders=folders, child=child)  # type: ignore[arg-type]
 
     monkeypatch.setattr(module, "_embedded", shared)
+    monkeypatch.setenv("COLUMNS", "200")
     paths = []
     for name, changes in (("old", {}), ("new", WEIGHTS)):
         paths.append(tmp_path / f"{name}.yaml")
