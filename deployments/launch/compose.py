@@ -12,6 +12,7 @@ from typing import Any
 
 from kvgate.deployments.launch.containers import ContainerRun, Mount, completed_elsewhere
 from kvgate.deployments.launch.invocation import servers_in_container
+from kvgate.deployments.launch.nodes import RESOURCES
 from kvgate.deployments.launch.objects import mapping
 from kvgate.deployments.launch.secrets import clean_text
 from kvgate.deployments.launch.servers import Server
@@ -19,6 +20,8 @@ from kvgate.deployments.launch.shell import MAX_FILLED, MAX_TEXT, Word, too_much
 from kvgate.rules.document import TwoWays, parse_foreign_documents
 from kvgate.rules.errors import InputError
 
+_MAX_SERVERS = 500  # each is read in milliseconds; a project is a few services
+_USUAL_PLATFORM = "linux/amd64"  # another one is another image of one index
 _RENDERED = "give what is deployed: the output of `docker compose config`"
 _PROJECT = "the project's name, which is part of the volume's"
 _VARIABLE = re.compile(r"\$(?:\$|\{([A-Za-z_][A-Za-z0-9_]*)[^}]{0,400}\}|([A-Za-z_][A-Za-z0-9_]*))")
@@ -52,6 +55,8 @@ def compose_servers(source: str, data: bytes) -> list[Server]:
         servers = servers_in_container(_container(service, project, where), where)
         if len(servers) > 1:
             raise InputError("starts more than one server", where=where)
+        if len(found) >= _MAX_SERVERS:
+            raise InputError(f"more than {_MAX_SERVERS} services start a server", where=source, hint=_RENDERED)
         found += [Server(frozenset({name}), clean_text(str(name)) or "...", where, server) for server in servers]
     return found
 
@@ -65,6 +70,10 @@ def _container(service: Mapping[str, Any], project: Mapping[str, Any], where: st
     if service.get("extends"):
         undisclosed.append("the service extends another, which may set any variable")
     altered = [f"`{key}` mounts what the file does not show" for key in ("volumes_from", "extends") if service.get(key)]
+    if service.get("post_start"):
+        altered.append("a post_start hook runs in the container, and what it changes is not known")
+    notes = ("`develop.watch` may write into the container where it is started with --watch",)
+    platform = service.get("platform")
     run = ContainerRun(
         image=Word("", ("that is built from a folder",)) if built else _word(image or "", f"{where}: image"),
         entrypoint=entrypoint[0] if entrypoint else None,
@@ -74,6 +83,8 @@ def _container(service: Mapping[str, Any], project: Mapping[str, Any], where: st
         mounts=tuple(_mounts(service, project, where)),
         altered=tuple(altered),
         workdir=_word(service["working_dir"], f"{where}: working_dir") if service.get("working_dir") else None,
+        notes=notes if mapping(service.get("develop")).get("watch") else (),
+        nodes={} if platform in (None, _USUAL_PLATFORM) else {RESOURCES: (_word(platform, where).text,)},
     )
     return run if image or built else completed_elsewhere(run)
 

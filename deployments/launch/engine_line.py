@@ -27,7 +27,7 @@ from kvgate.deployments.launch.flags import (
 from kvgate.deployments.launch.invocation import Invocation
 from kvgate.deployments.launch.lmcache import CONFIG_FILE, with_config_file
 from kvgate.deployments.launch.named_paths import clean_named
-from kvgate.deployments.launch.nodes import GPU_LABELS
+from kvgate.deployments.launch.nodes import GPU_LABELS, RESOURCES
 from kvgate.deployments.launch.places import Place, located, on_the_host, one_location
 from kvgate.deployments.launch.secrets import clean, clean_text, without_text
 from kvgate.deployments.launch.shell import Word
@@ -318,13 +318,14 @@ class EngineLine:
         """Say what GPU the file asks for; a kind of machine stands for one that is not named."""
         asked = {label: [shown_name(value) for value in values] for label, values in self.run.nodes.items()}
         gpu = next((asked[label] for label in GPU_LABELS if label in asked), None)
-        if gpu is not None and len(gpu) == 1 and not filled_word(gpu[0]).expansions:
+        named = gpu is not None and len(gpu) == 1 and not filled_word(gpu[0]).expansions
+        if gpu is not None and named:
             self.values["engine.accelerator"] = gpu[0]
-            return
-        if gpu is not None:
+        elif gpu is not None:
             self.doubt("engine.accelerator", f"the file lets it run on {' or '.join(gpu) or 'no node'}")
         for label, values in asked.items():
-            self.args[f"node.{label}"] = values
+            if not named or label == RESOURCES:
+                self.args[f"node.{label}"] = values
 
     def _table_flags(self) -> None:
         for name, flag in self.table.flags.items():

@@ -156,7 +156,7 @@ def _container_run(
         hidden=one.made.hidden,
         notes=one.made.notes,
         writers=_writers(container, spec),
-        nodes=asked_of_nodes(spec),
+        nodes=asked_of_nodes(spec, container),
     )
     return run if image else completed_elsewhere(run)
 

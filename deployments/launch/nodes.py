@@ -21,21 +21,27 @@ GPU_LABELS = (
 )
 """Labels of a node whose value is the name of its GPU, the most exact first."""
 _MACHINE_LABELS = ("nvidia.com/gpu.family", "node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
+RESOURCES = "resources"
+"""Under which name the devices stand that a container asks for by their kind."""
+
+_USUAL_DEVICE = "nvidia.com/gpu"
+_DEVICE = re.compile(r"[a-z0-9.-]+/(?:gpu|mig-|tpu|neuron|gaudi|xpu|npu|i915|xe)", re.IGNORECASE)
 _WORDS = re.compile(r"[a-z0-9]+")
 # Words of a GPU's name that say no model: maker, brand, slot, memory and its size, and a slice of it.
 _NO_MODEL = re.compile(r"[a-z]+|sxm\d*|pcie\d*|hbm\d+e?|nvl\d*|\d+gb|\d+g|\d")
 
 
-def asked_of_nodes(spec: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+def asked_of_nodes(spec: Mapping[str, Any], container: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     """Return what a pod asks of the node that it is put on, by label: the values of which the node has one.
 
     Only what must hold is read (``nodeSelector``, and node affinity that is required). Of several terms one is enough,
-    so that a label counts where each of them has it.
+    so that a label counts where each of them has it. Devices other than NVIDIA's whole GPUs stand under ``resources``.
 
     Source: kubernetes/api core/v1, ``PodSpec.nodeSelector``, ``NodeSelectorTerm``.
 
     Args:
         spec: the pod spec.
+        container: the container in it that asks for devices.
     """
     required = "requiredDuringSchedulingIgnoredDuringExecution"
     affinity = mapping(mapping(mapping(spec.get("affinity")).get("nodeAffinity")).get(required))
@@ -47,7 +53,9 @@ def asked_of_nodes(spec: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
             found[label] = (value,)
         elif terms and all(label in term for term in terms):
             found[label] = tuple(sorted({value for term in terms for value in term[label]}))
-    return found
+    limits = mapping(mapping(container.get("resources")).get("limits"))
+    devices = tuple(sorted(name for name in limits if _DEVICE.match(name) and name != _USUAL_DEVICE))
+    return {**found, RESOURCES: devices} if devices else found
 
 
 def _expressions(term: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:

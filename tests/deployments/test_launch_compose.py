@@ -168,3 +168,25 @@ def test_no_secret_of_a_service_gets_out() -> None:
         }
     )
     assert secret not in repr(facts)
+
+
+def test_a_hook_behind_the_start_may_change_the_software() -> None:
+    hooked = read({"command": ["org/m"], "post_start": [{"command": "pip install x", "user": "root"}]})
+    assert "post_start" in reason(hooked, "engine.image")
+
+
+def test_another_platform_is_another_image_of_one_index() -> None:
+    usual, arm = (read({"command": ["org/m"], "platform": f"linux/{one}"}) for one in ("amd64", "arm64"))
+    assert usual.values == read({"command": ["org/m"]}).values
+    assert arm.values["engine.args"] == {"node.resources": ["linux/arm64"]}
+
+
+def test_what_is_synced_into_the_container_is_said() -> None:
+    synced = read({"command": ["org/m"], "develop": {"watch": [{"action": "sync", "path": "./p", "target": "/x"}]}})
+    assert any("develop.watch" in note for note in synced.notes)
+
+
+def test_a_project_of_very_many_services_is_refused() -> None:
+    services = {f"s{at}": {"image": IMAGE, "command": ["org/m"]} for at in range(501)}
+    with pytest.raises(InputError, match="more than 500"):
+        read({"command": ["org/m"]}, services=services)

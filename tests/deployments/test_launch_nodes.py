@@ -69,6 +69,17 @@ def test_several_gpus_leave_it_open_and_count() -> None:
     assert facts.values["engine.args"] == {f"node.{PRODUCT}": ["NVIDIA-A100", "NVIDIA-H200"]}
 
 
+def test_a_device_that_is_no_whole_gpu_counts() -> None:
+    def asks(device: str) -> Any:
+        container = {"resources": {"limits": {device: 1, "cpu": 4, "memory": "1Gi"}}}
+        return read_objects(deployment(pod(container, nodeSelector={PRODUCT: "A100"}))).values["engine.args"]
+
+    assert asks("nvidia.com/gpu") == {}
+    assert asks("nvidia.com/mig-4g.71gb") == {"node.resources": ["nvidia.com/mig-4g.71gb"]}
+    values = made.read(stack(model_spec(requestGPUType="nvidia.com/mig-4g.71gb"))).values
+    assert values["engine.args"]["node.resources"] == ["nvidia.com/mig-4g.71gb"]
+
+
 def test_a_kind_of_machine_counts_where_no_gpu_is_named() -> None:
     facts = read(nodeSelector={MACHINE: "p5.48xlarge"})
     assert facts.values["engine.args"] == {f"node.{MACHINE}": ["p5.48xlarge"]}

@@ -290,3 +290,19 @@ def test_a_model_that_a_release_pins_by_digest_has_its_image_and_its_version() -
 def test_values_may_be_json() -> None:
     files = stack(model_spec())
     assert said(read({**files, "values.yaml": json.dumps(files["values.yaml"])})) == said(read(files))
+
+
+def test_adapters_that_a_controller_loads_are_not_known() -> None:
+    adapters = [{"name": "a", "adapterSource": {"adapterPath": "/x/1"}}]
+    assert read(stack(model_spec(enableLoRA=True))).values["adapters"] == []
+    assert read(stack(model_spec(), loraAdapters=adapters)).values["adapters"] == []
+    assert reason(read(stack(model_spec(enableLoRA=True), loraAdapters=adapters)), "adapters")
+
+
+def test_what_fetches_adapters_counts_where_it_runs() -> None:
+    def beside(image: str, **spec: Any) -> Any:
+        facts = read(stack(model_spec(enableLoRA=True, **spec), engines={"sidecar": {"image": image}}))
+        return facts.values["engine.args"].get("beside.sidecar")
+
+    assert beside("a") is None
+    assert beside("a", pvcStorage="1Gi") != beside("b", pvcStorage="1Gi")

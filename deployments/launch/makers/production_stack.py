@@ -115,6 +115,7 @@ class _Model:
             + [{"name": name, "value": value} for name, value in self._after()],
             "envFrom": self._env_from(),
             "volumeMounts": [*self._mounts(), *spec.sequence("extraVolumeMounts")],
+            "resources": {"limits": {spec.word("requestGPUType", "nvidia.com/gpu"): spec.word("requestGPU", "1")}},
         }
         pod = {
             "containers": [container],
@@ -130,6 +131,11 @@ class _Model:
         return objects
 
     def _before_the_engine(self) -> Iterator[dict[str, Any]]:
+        """Yield what else runs in the pod on the engine's files: what comes first, and what fetches adapters."""
+        fetching = self._engines.inside("sidecar")
+        if fetching.data and self._spec.on("enableLoRA") and "pvcStorage" in self._spec:
+            run = {key: fetching.data.get(key) for key in ("image", "command", "args", "env")}
+            yield {"name": "sidecar", **run, "volumeMounts": [{"name": f"{_RELEASE}-storage", "mountPath": "/data"}]}
         own = self._spec.inside("initContainer")
         if own.data:
             stored = own.on("mountPvcStorage") and "pvcStorage" in self._spec
@@ -204,6 +210,9 @@ class _Model:
         yield "PYTHONHASHSEED", "123" if self._version.known else FILLED_IN
         if self._before_v1:
             yield "VLLM_USE_V1", "0"
+        if self._spec.on("enableLoRA") and self._values.sequence("loraAdapters"):
+            # The controller loads them while the engine serves, which that must be told to allow.
+            yield "VLLM_ALLOW_RUNTIME_LORA_UPDATING", FILLED_IN
 
     def _after(self) -> Iterator[tuple[str, str]]:
         """Yield the chart's own variables behind those of the values, over which they win."""
