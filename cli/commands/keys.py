@@ -127,8 +127,9 @@ def predict_keys(
         console.say(f"what {connector or 'its connector'} calls its entries is not known here")
         return NOT_KNOWN
     ids = _token_ids(tokens) if tokens is not None else _of_snapshot(deployment, str(snapshot))
-    found = SCHEMES[connector].predict(deployment, Request(ids, salt=salt, adapter=adapter))
-    names = None if found.names is None else [veil.name(name, salt) for name in found.names]
+    scheme = SCHEMES[connector]
+    found = scheme.predict(deployment, Request(ids, salt=salt, adapter=adapter))
+    names = None if found.names is None else [_veiled(name, scheme.parse(name), veil) for name in found.names]
     if wanted:
         told = {"assumed": list(found.assumed), "unknown": list(found.unknown)}
         console.emit(as_json({"connector": connector, "tokens": len(ids), "names": names, **told}))
@@ -175,6 +176,11 @@ def _data(key: StoredKey, veil: Any) -> dict[str, Any]:
         "hash": key.hash,
         "unsaid": sorted(SCHEMES[key.connector].unsaid),
     }
+
+
+def _veiled(name: str, key: StoredKey | None, veil: Any) -> str:
+    """Return what to show of a name that was foretold; one that is not taken apart may hold a salt anywhere."""
+    return str(veil.name(name, key.namespace) if key is not None else veil.stranger(name) or "(redacted)")
 
 
 def _names(given: list[str]) -> Iterator[str]:

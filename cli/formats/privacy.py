@@ -34,7 +34,9 @@ class Veil:
         if namespace is None or self._lifted:
             return name
         shown = self.namespace(namespace) or ""
-        return name.replace(namespace, shown) if namespace in name else "(redacted)"
+        whole = re.compile(rf"(?<![A-Za-z0-9]){re.escape(namespace)}(?![A-Za-z0-9])")
+        found, number = whole.subn(lambda _: shown, name)
+        return found if number else "(redacted)"
 
     def stranger(self, name: str) -> str | None:
         """Return a name of which nothing is known; ``None`` where it may hold anything."""

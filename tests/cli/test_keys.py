@@ -84,14 +84,17 @@ def prompt(tokens: object) -> str:
 
 def test_names_are_foretold_one_a_line(run: Run, manifest: MakeManifest) -> None:
     given = manifest("new.yaml")
-    ran = run("keys", "predict", given, "--tokens", prompt(list(range(600))))
+    ran = run("keys", "predict", given, "--tokens", prompt(list(range(600))), "--show-keys")
     assert ran.code == 0
     lines = ran.out.splitlines()
     assert len(lines) == 4
     assert all(line.startswith("acme/support-8b@02") and line.endswith("@prod-a") for line in lines)
     assert "assumed: every request carries cache.namespace as its cache_salt" in ran.err
     told = json.loads(
-        run("keys", "predict", given, "--tokens", prompt({"token_ids": list(range(600))}), "-o", "json").out
+        run(
+            *("keys", "predict", given, "--tokens", prompt({"token_ids": list(range(600))}), "-o", "json"),
+            "--show-keys",
+        ).out
     )
     assert (told["names"], told["connector"], told["tokens"], told["unknown"]) == (lines, "lmcache-mp", 600, [])
 
@@ -101,6 +104,14 @@ def test_a_salt_that_is_given_is_not_shown_unless_asked_for(run: Run, manifest: 
     ran = run("keys", "predict", *given)
     assert (ran.code, "tenant" in ran.out + ran.err, "@(redacted 1)" in ran.out) == (0, False, True)
     assert "@tenant-7" in run("keys", "predict", *given, "--show-keys").out
+
+
+def test_the_manifests_own_namespace_is_not_shown_either(run: Run, manifest: MakeManifest) -> None:
+    given = [manifest("new.yaml", {"cache.namespace": "a"}), "--tokens", prompt(list(range(300)))]
+    for form in ("text", "json"):
+        ran = run("keys", "predict", *given, "-o", form)
+        assert "acme/support-8b@" in ran.out  # no letter of it is replaced
+        assert "@(redacted 1)" in ran.out
 
 
 def test_what_is_not_known_is_said_and_nothing_is_foretold(run: Run, manifest: MakeManifest) -> None:
