@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from kvgate.deployments.launch import LaunchFacts
+from kvgate.deployments.launch.engine_line import IMAGE
 from kvgate.deployments.launch.nodes import may_be_one_gpu
-from kvgate.deployments.launch.secrets import clean
+from kvgate.deployments.launch.secrets import clean, clean_text
 from kvgate.rules.canonical import canonical_json
 from kvgate.rules.errors import UsageError
 
@@ -28,6 +30,12 @@ def refuse_contradictions(sets: Mapping[str, Any], facts: LaunchFacts) -> None:
     for given, value in sets.items():
         for path, declared in _leaves(given, value):
             said = _said(path, facts)
+            if path == "engine.image" and declared is None and facts.image is not None:
+                raise UsageError(
+                    f"is declared to be unset, but the launch line names {clean_text(facts.image) or 'one'}",
+                    where=path,
+                    hint="--set engine.image=sha256:DIGEST, of that image",
+                )
             if said is None or path in _BEYOND_THE_LINE or canonical_json(said) == canonical_json(declared):
                 continue
             if path == "engine.accelerator" and may_be_one_gpu(str(declared), str(said)):
@@ -37,6 +45,16 @@ def refuse_contradictions(sets: Mapping[str, Any], facts: LaunchFacts) -> None:
                 where=path,
                 hint=f"change {facts.source}, or do not set it",
             )
+
+
+def with_declared_image(facts: LaunchFacts, sets: Mapping[str, Any]) -> LaunchFacts:
+    """Return the facts without the image's name among the flags, where the operator says which content it is."""
+    declared = dict(leaf for given, value in sets.items() for leaf in _leaves(given, value)).get("engine.image")
+    args = facts.values.get("engine.args")
+    if not isinstance(declared, str) or not isinstance(args, Mapping) or IMAGE not in args:
+        return facts
+    kept = {name: value for name, value in args.items() if name != IMAGE}
+    return replace(facts, values={**facts.values, "engine.args": kept})
 
 
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:

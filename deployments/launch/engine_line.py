@@ -48,6 +48,7 @@ _REASONS = frozenset({_CREDENTIAL, TWICE})
 _AGAIN = "is followed by"
 # Flags whose entries are NAME=PATH, with names that somebody gave.
 _NAMED_BY_SOMEBODY = frozenset({"lora-modules", "lora-paths"})
+IMAGE = "image"
 _MAX_REASONS = 8  # a script of a thousand commands is not told command by command
 
 
@@ -229,6 +230,8 @@ class EngineLine:
         self.doubted(self.tokenizer_flag, "tokenizer")
         self.doubted("tokenizer-revision", "tokenizer")
         self.doubted("chat-template", "chat_template")
+        if isinstance(template := self.value_of("chat-template"), str) and self.run.may_be_written(template):
+            self.doubt("chat_template", "--chat-template names a file that is written before the server reads it")
         self.doubted("trust-remote-code", "model.code")
         for path, value in cache.values.items():
             self.values.setdefault(path, value)
@@ -249,6 +252,7 @@ class EngineLine:
             remote_code=bool(self.value_of("trust-remote-code")),
             language_model_only=bool(self.value_of("language-model-only")),
             places=self._places(adapters),
+            image=self._image_named(),
             stores=tuple(self.stores),
             pending=tuple(path for path in self.pending if not _covered(path, self.unknown)),
             unknown=tuple(self.unknown.items()),
@@ -313,6 +317,12 @@ class EngineLine:
             self.values["engine.version"] = image.version
         else:
             self.doubt("engine.version", f"{tag} names no release of {self.shown}'s own image")
+            if (reference := self._image_named()) is not None and not image.digest:
+                self.args[IMAGE] = reference  # nothing else says that another one serves
+
+    def _image_named(self) -> str | None:
+        word = self.run.image
+        return None if word is None or word.expansions else clean_text(word.text) or None
 
     def _device(self) -> None:
         """Say what GPU the file asks for; a kind of machine stands for one that is not named."""

@@ -27,6 +27,7 @@ class LaunchFacts:
         remote_code: the line allows code from the checkpoint to run (``--trust-remote-code``).
         language_model_only: no image, audio or video can be sent (by flag, or by limits of 0).
         places: where on the host the folders and files are that a container's line names, by the path in it.
+        image: the image reference that the line names; ``None``: it starts no container, or leaves that to a variable.
         stores: where blocks are kept, as the server sees it: before mounts make another place of it.
         neighbours: what the same files say of other servers, which are not meant.
         pending: manifest paths whose value was ``auto``, to be settled by :func:`resolve`.
@@ -47,6 +48,7 @@ class LaunchFacts:
     remote_code: bool = False
     language_model_only: bool = False
     places: Mapping[str, Place] = field(default_factory=dict)
+    image: str | None = None
     stores: tuple[str, ...] = ()
     neighbours: tuple[LaunchFacts, ...] = ()
     pending: tuple[str, ...] = ()

@@ -575,3 +575,31 @@ def test_the_engine_that_is_installed_here_says_its_version(
     assert manifest["tokenizer"]["renderer"]["engine_version"] == "0.33.0"
     elsewhere = capture(folder, launch=launched("vllm serve /m")).manifest
     assert "version" not in elsewhere["engine"]
+
+
+TAGGED = "docker run lmcache/vllm-openai:{} vllm serve /m"
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_image_that_is_named_is_not_declared_away(make_checkpoint: MakeCheckpoint) -> None:
+    """Null says that no image serves. Of one that is known by its tag alone another tag is a difference."""
+    folder, digest = str(make_checkpoint()), f"sha256:{'5' * 64}"
+    for declared in (
+        {"sets": {"engine.image": None}},
+        {"sets": {"engine": {"image": None}}},
+        {"unsets": ["engine.image"]},
+    ):
+        with pytest.raises(UsageError, match="names lmcache/vllm-openai:v1") as caught:
+            capture(folder, launch=launched(TAGGED.format("v1")), **declared)
+        assert "sha256:DIGEST" in (caught.value.hint or "")
+    assert (
+        capture(folder, launch=launched("vllm serve /m"), sets={"engine.image": None}).manifest["engine"]["image"]
+        is None
+    )
+    plain = capture(folder, launch=launched(TAGGED.format("v1")), unsets=["engine"]).manifest["engine"]
+    assert "image" not in plain
+    assert plain["args"] == {"image": "lmcache/vllm-openai:v1"}
+    pinned = capture(folder, launch=launched(TAGGED.format("v1")), sets={"engine.image": digest}).manifest["engine"]
+    assert (pinned["image"], pinned["args"]) == (digest, {})
+    own = capture(folder, launch=launched("docker run vllm/vllm-openai:v0.33.0 --model /m")).manifest["engine"]
+    assert own["args"] == {}, "its version says the same"

@@ -218,12 +218,15 @@ LINES: dict[str, tuple[str, LaunchFacts]] = {
             },
             unknown=(),
             notes=("environment variables taken to change nothing: A",),
+            image=f"docker.io/vllm/vllm-openai:v0.33.0-cu130@{DIGEST}",
         ),
     ),
     "a container with a moving tag": (
         "podman run -it vllm/vllm-openai:latest org/m",
         facts(
             without=["engine.image"],
+            image="vllm/vllm-openai:latest",
+            values={"engine.args": {"image": "vllm/vllm-openai:latest"}},
             unknown=(
                 ("engine.image", "the tag 'latest' does not pin the content; an image digest would"),
                 ("engine.version", "the tag 'latest' names no release of vLLM's own image"),
@@ -237,6 +240,7 @@ LINES: dict[str, tuple[str, LaunchFacts]] = {
             values={"engine.image": DIGEST, "engine.prefix_hash.seed": "1", "precision.compute": "bfloat16"},
             without=["engine.kv_layout"],
             pending=("precision.kv_cache",),
+            image=f"registry:5000/serve@{DIGEST}",
             unknown=(
                 ("engine.version", "the image name names no release of vLLM's own image"),
                 (
