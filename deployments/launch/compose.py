@@ -47,7 +47,7 @@ def compose_servers(source: str, data: bytes) -> list[Server]:
     if len(documents) != 1 or not isinstance(documents[0][0], Mapping):
         raise InputError("is not one compose file", where=source)
     project = documents[0][0]
-    found = []
+    found: list[Server] = []
     for name, service in mapping(project.get("services")).items():
         where = f"{source}: service {clean_text(str(name)) or '...'}"
         if not isinstance(service, Mapping):

@@ -232,6 +232,8 @@ class EngineLine:
         self.doubted("chat-template", "chat_template")
         if isinstance(template := self.value_of("chat-template"), str) and self.run.may_be_written(template):
             self.doubt("chat_template", "--chat-template names a file that is written before the server reads it")
+        if isinstance(template := self.value_of("chat-template"), str) and self.run.may_be_written(template):
+            self.doubt("chat_template", "--chat-template names a file that is written before the server reads it")
         self.doubted("trust-remote-code", "model.code")
         for path, value in cache.values.items():
             self.values.setdefault(path, value)

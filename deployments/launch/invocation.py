@@ -14,6 +14,7 @@ from kvgate.deployments.launch.surroundings import (
     is_python,
     outside_the_system,
     places,
+    started_by,
     without_keywords,
     wrapped_by,
 )
@@ -74,6 +75,7 @@ class Invocation:
         program: the engine's command, or its Python, where the line names one outside the system's folders.
         writers: what else runs in the pod and may write to what the server reads: a digest of it, by its name.
         nodes: what its container asks of the node it runs on: values of which that has one, by label.
+        written: the files that commands before it write.
         worker: the engine is a worker of Dynamo, which has flags of its own.
         frontend: what renders requests in front of such a worker; ``None``: it is not known.
     """
@@ -95,8 +97,14 @@ class Invocation:
     program: str = ""
     writers: Mapping[str, str] = field(default_factory=dict)
     nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    written: list[str] = field(default_factory=list)
     worker: bool = False
     frontend: ContainerRun | None = None
+
+    def may_be_written(self, name: str) -> bool:
+        """Whether a command before the server may have written a file, by its last path component."""
+        last = PurePosixPath(name).name
+        return any(PurePosixPath(one).name == last for one in self.written)
 
 
 def find_invocation(text: str, source: str) -> Invocation:
@@ -117,7 +125,8 @@ def servers_in_script(text: str, source: str) -> list[Invocation]:
     Raises:
         InputError: none, or a shell inside a shell inside a shell.
     """
-    found = _in_script(split_script(text, source), Shell(), _Text(source), depth=0)
+    shell = Shell(undisclosed=list(filter(None, [started_by(text)])))
+    found = _in_script(split_script(text, source), shell, _Text(source), depth=0)
     if not found:
         raise InputError(
             "no launch line found that kvgate reads",
@@ -169,14 +178,20 @@ def _in_command(command: Sequence[Word], shell: Shell, text: _Text, depth: int) 
             run = read_container_run(command[at + 1 + following.index("run") + 1 :], text.source)
             # What was done to the host before is not in the image; but it may have set what is handed through.
             known = not (shell.altered or shell.undisclosed or wrapped_by(prefix))
-            return _in_container(run, shell.environment(prefix) if known else {}, text, depth)
+            inside = _in_container(run, shell.environment(prefix) if known else {}, text, depth)
+            for one in inside:
+                one.written += shell.written
+            return inside
         if name in _SHELLS and (own := _script_at(command, at + 1)) is not None:
             return _in_nested(command[own], command[own + 2 :], command[:at], shell, text, depth)
         if word.text == "eval" and (joined := _evaluated(command[at + 1 :])) is not None:
             return _in_nested(joined, None, command[:at], shell, text, depth - 1)
         if word.text in text.scripts and not word.expansions and _runs(command[:at]):
             script = Word(_decoded(text.scripts[word.text], word.text, text.source))
-            return _in_nested(script, command[at + 1 :], _before_shell(command[:at]), shell, text, depth)
+            before = _before_shell(command[:at])
+            if len(before) == at and (reason := started_by(script.text)) is not None:  # no shell is named
+                shell.undisclosed.append(reason)
+            return _in_nested(script, command[at + 1 :], before, shell, text, depth)
         if name in _SERVER_COMMANDS and following[:1] == [_SERVER_COMMANDS[name]]:
             started = _invocation(name, command[at + 2 :], name == "vllm", shell, command[:at])
             started.program = outside_the_system(word.text)
@@ -225,6 +240,7 @@ def _invocation(
     found = Invocation(engine, tuple(arguments), positional, shell.environment(prefix))
     found.altered += shell.altered
     found.undisclosed += shell.undisclosed
+    found.written += shell.written
     if (reason := wrapped_by(prefix)) is not None:
         found.altered.append(reason)
     found.workdir = shell.workdir if module else ""

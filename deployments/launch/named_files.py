@@ -8,6 +8,8 @@ from pathlib import PurePosixPath
 
 from kvgate.deployments.launch.containers import Mount
 from kvgate.deployments.launch.invocation import Invocation
+from kvgate.deployments.launch.secrets import clean_text
+from kvgate.rules.errors import InputError
 
 
 class NamedFiles(Mapping[str, bytes]):
@@ -33,21 +35,26 @@ class NamedFiles(Mapping[str, bytes]):
     def __getitem__(self, name: str) -> bytes:
         if name in self._run.files:
             return self._run.files[name]
-        if (last := self._handed_as(name)) is not None:
+        if (last := self._handed_as(name)) is not None and not self._run.may_be_written(name):
             self._names[last] = name
             return self._handed[last]
         here = self._here(name)
-        if here is None:
+        if here is None or self._run.may_be_written(name):
             raise KeyError(name)
         return self._beside[here]
 
     def __contains__(self, name: object) -> bool:
         if not isinstance(name, str):
             return False
-        here = self._here(name)
-        return (
-            name in self._run.files or self._handed_as(name) is not None or (here is not None and here in self._beside)
-        )
+        if name in self._run.files:
+            return True
+        handed, here = self._handed_as(name), self._here(name)
+        if self._run.may_be_written(name):
+            if handed is not None:
+                message = "is written before the server reads it, so that what was given is not what it reads"
+                raise InputError(message, where=clean_text(name) or "...", hint="leave it out")
+            return False
+        return handed is not None or (here is not None and here in self._beside)
 
     @property
     def used(self) -> set[str]:

@@ -50,7 +50,8 @@ def chosen(servers: Sequence[Server], only: Sequence[str], where: str) -> tuple[
             "no container starts a server that kvgate reads",
             where=where,
             hint="expected a command of vLLM or SGLang, or vLLM's own image; of a custom resource give the pods that "
-            "its controller makes (`kubectl get pods -o yaml`)",
+            "its controller makes (`kubectl get pods -o yaml`), of compose files that lie over each other what "
+            "`docker compose config` prints",
         )
     return (leading, [one for one in meant if one not in leading]) if leading else (meant, [])
 

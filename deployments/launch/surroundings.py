@@ -43,6 +43,10 @@ _HARMLESS_FILES = re.compile(
 _HARMLESS_TO_REMOVE = re.compile(rf"{_HARMLESS_FILES.pattern}|(?!.*/\.\.(?:/|$))/\S*/\.cache/\S*")
 # Signals that end a script; what is caught otherwise runs commands between the others.
 _TRAPPED = re.compile(r"(?:(?:(?:SIG)?(?:TERM|INT|HUP|QUIT|USR1|USR2)|EXIT|[0-9]+) ?)*")
+# What runs a script as a shell does that nobody has told anything.
+_PLAIN_SHELL = re.compile(
+    r"#!\s*(?:/usr(?:/local)?)?/bin/(?:env\s+(?:-S\s+)?)?(?:ba|da|k|z|a)?sh(?:\s+-[euxvlBC]+(?:o\s+pipefail)?)*\s*"
+)
 _CONTAINER_TOOLS = frozenset({"docker", "podman"})
 _LOOKING = frozenset({"pull", "rm", "stop", "kill", "ps", "logs", "network", "volume", "inspect", "images", "wait"})
 _MAX_SUBSTITUTIONS = 256
@@ -86,6 +90,14 @@ def surroundings_table() -> SurroundingsTable:
     return SurroundingsTable.model_validate(document)
 
 
+def started_by(text: str) -> str | None:
+    """Say why a script may run with other settings than it shows: by what its first line starts it with."""
+    first = text.partition("\n")[0]
+    if not first.startswith("#!") or _PLAIN_SHELL.fullmatch(first.rstrip("\r")):
+        return None
+    return "the script's first line starts it in a way that kvgate does not read"
+
+
 @dataclass
 class Room:
     """How many more characters the values of variables may take, in a script and all the shells in it."""
@@ -105,6 +117,7 @@ class Shell:
         moved: a folder was entered, from which ``python -m`` takes code.
         workdir: the folder of the image in which the commands run, where it is another than the image's own.
         room: what is left for values that are put where their variables stand.
+        written: the files that commands write.
     """
 
     exported: dict[str, Word] = field(default_factory=dict)
@@ -114,6 +127,7 @@ class Shell:
     moved: bool = False
     workdir: str = ""
     room: Room = field(default_factory=Room)
+    written: list[str] = field(default_factory=list)
     all_exported: bool = False
     loops: int = 0
     _open: list[str] = field(default_factory=list)
@@ -125,7 +139,8 @@ class Shell:
     def inside(self, environment: dict[str, Word], altered: Iterable[str]) -> Shell:
         """Return the state in which a shell started by this one begins."""
         altered = [*self.altered, *altered]
-        return Shell(dict(environment), {}, altered, list(self.undisclosed), self.moved, self.workdir, self.room)
+        left = (list(self.undisclosed), self.moved, self.workdir, self.room, list(self.written))
+        return Shell(dict(environment), {}, altered, *left)
 
     def substitute(self, script: Script, source: str, depth: int = 0) -> None:
         """Take in the commands inside ``$(...)``, which can set no variable of this shell."""
@@ -201,6 +216,7 @@ class Shell:
             if name == "set":
                 self._set([word.text for word in words[1:]])
             self.moved = self.moved or name in ("cd", "pushd")
+            self.written += [word.text for word in (*writes, *(words[1:] if name == "tee" else ()))]
             if (reason := _foreign(words, writes)) is not None:
                 self.altered.append(reason)
 

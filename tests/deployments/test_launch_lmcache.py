@@ -182,3 +182,18 @@ def test_a_store_beside_the_known_ones_leaves_open_where_blocks_lie(setting: str
 )
 def test_a_store_that_is_switched_off_is_none(setting: str) -> None:
     assert read(None, served(f"LMCACHE_LOCAL_DISK=/kv/d {setting}")).values["cache.location"] == "/kv/d"
+
+
+@pytest.mark.parametrize("command", ["echo x > /tmp/c.yaml", "echo x | tee /tmp/c.yaml", "cat <c.in >>/tmp/c.yaml"])
+def test_a_file_that_the_script_writes_is_not_the_one_that_was_given(command: str) -> None:
+    script = f"{command}\nvllm serve org/m --config /tmp/c.yaml"
+    settings = b"tensor-parallel-size: 2\n"
+    with pytest.raises(InputError, match="is written before the server reads it"):
+        read_launch([LaunchFile("serve.sh", script.encode()), LaunchFile("c.yaml", settings)])
+    (facts,) = read_launch([LaunchFile("serve.sh", script.encode(), {"/tmp/c.yaml": settings})])
+    assert "was not given" in dict(facts.unknown)["parallelism.tensor"]
+    named = read_launch([LaunchFile("serve.sh", script.replace("--config", "--chat-template").encode())])[0]
+    assert "is written before" in dict(named.unknown)["chat_template"]
+    other = script.replace("/tmp/c.yaml", "/tmp/other", 1)
+    (facts,) = read_launch([LaunchFile("serve.sh", other.encode(), {"/tmp/c.yaml": settings})])
+    assert facts.values["parallelism.tensor"] == 2

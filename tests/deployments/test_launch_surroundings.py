@@ -59,6 +59,26 @@ def test_a_command_known_to_change_nothing_leaves_everything_known(script: str) 
     assert inside(f"{script}; vllm serve org/m") == inside("vllm serve org/m")
 
 
+@pytest.mark.parametrize(
+    ("first", "known"),
+    [
+        ("#!/bin/bash", True),
+        ("#!/usr/bin/env bash", True),
+        ("#! /bin/sh -eux", True),
+        ("#!/usr/bin/env -S bash -euo pipefail", True),
+        ("#!/usr/bin/env -S VLLM_KV_CACHE_LAYOUT=HND bash", False),
+        ("#!/bin/bash -a", False),
+        ("#!/opt/patched/sh", False),
+        ("# no such line", True),
+    ],
+)
+def test_the_first_line_of_a_script_may_start_it_with_anything(first: str, known: bool) -> None:
+    found = read(f"{first}\nvllm serve org/m")
+    assert ("engine.kv_layout" in found.values) == known
+    if not known:
+        assert "first line" in dict(found.unknown)["engine.kv_layout"]
+
+
 WRAPPED = [
     "exec vllm serve org/m",
     "nohup /usr/local/bin/vllm serve org/m",
