@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import secrets
 from collections.abc import Mapping, Sequence
 
 from kvgate.probes.embedded.backend import Folders
@@ -85,15 +86,12 @@ class VllmBackend:
         )
 
     def start(self, start: Start) -> _Worker:
-        """Put its store in place under a running engine, which is started where there is none yet."""
+        """Return a running engine, which is started where there is none yet."""
         is_old = start.deployment is self._old
         name = "foreign" if start.foreign else "old" if is_old else "new"
         connector = self._connector(old=is_old)
         if name not in self._engines:
             self._start(name, connector, is_old=is_old)
-        place = start.instead_of if start.boundary == "removed" and start.instead_of is not None else start.deployment
-        connector.places.put(start.store, str(place.value("cache.location")), keeps=start.fills)
-        connector.forget()
         return _Worker(self.program, connector, start, name, real=self._folders is not None)
 
     def close(self) -> None:
@@ -157,11 +155,17 @@ class _Worker:
     def __init__(self, program: Program, connector: Connector, start: Start, engine: str, *, real: bool) -> None:
         self._program, self._connector, self._start = program, connector, start
         self._engine, self._real = engine, real
+        if start.fills:
+            self._put()
 
     def generate(self, prompt: Prompt, tokens: int) -> Generation:
         """Answer a prompt; see :class:`kvgate.probes.rehearsal.backend.Worker`."""
         ids, salt = self._ids(prompt), self._salt(prompt)
+        if not self._start.fills:
+            self._put()  # each time anew: what it wrote for the prompt before is no old entry
         skip = self._start.boundary == "no-reuse"
+        if skip:  # LMCache looks up all the same, and keeps what it finds locked (0.5.6): under this it finds nothing
+            salt = f"kvgate-{secrets.token_hex(8)}"
         found = self._program.generate(self._engine, ids, tokens, salt, skip=skip)
         self._connector.settled(self._start.deployment, Request(ids, salt=salt))
         return found
@@ -173,6 +177,13 @@ class _Worker:
 
     def close(self) -> None:
         """Nothing: the engine is kept for the next worker."""
+
+    def _put(self) -> None:
+        """Put the store in place under the connector, as it was left."""
+        start = self._start
+        place = start.instead_of if start.boundary == "removed" and start.instead_of is not None else start.deployment
+        self._connector.places.put(start.store, str(place.value("cache.location")), keeps=start.fills)
+        self._connector.forget()
 
     def _ids(self, prompt: Prompt) -> tuple[int, ...]:
         return prompt.token_ids if self._real else tuple(one % VOCABULARY for one in prompt.token_ids)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -133,17 +133,20 @@ class LMCacheServer:
     def forget(self) -> None:
         """Empty the server's memory, so that what is read comes from the store."""
         until = time.monotonic() + _SECONDS
-        while True:
-            try:
-                with Client(self._url) as client:
-                    answer = client.post("/cache/clear", {})
-            except InputError:
-                answer = None
-            if answer is not None and answer.ok:
-                return
+        while not self._emptied():
             if time.monotonic() > until:
                 raise CannotStageError("LMCache's server does not empty its memory")
-            time.sleep(0.1)
+            time.sleep(0.05)
+
+    def _emptied(self) -> bool:
+        """Ask for it; what is just being read or written stays, and is asked for again."""
+        try:
+            with Client(self._url) as client:
+                cleared, status = client.post("/cache/clear", {}), client.get("/status")
+        except InputError:
+            return False  # it is not up yet
+        left = list(_counts(status.data))
+        return cleared.ok and bool(left) and not any(left)
 
     def settled(self, manifest: Manifest, request: Request) -> None:
         """Wait until every chunk that the connector's scheme foretells lies in the store."""
@@ -163,6 +166,16 @@ class LMCacheServer:
                     f"LMCache did not write {len(wanted - there)} of {len(wanted)} chunks of a prompt"
                 )
             time.sleep(0.05)
+
+
+def _counts(status: Any) -> Iterator[int]:
+    """Yield how many entries each part of the server's memory holds (report_status of l1_manager.py, 0.5.6)."""
+    if isinstance(status, dict):
+        for name, value in status.items():
+            if name == "total_object_count":
+                yield value
+            else:
+                yield from _counts(value)
 
 
 def free_port() -> int:

@@ -16,11 +16,13 @@ import shutil
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 _TOP = 8
+_SECONDS = 30.0
 
 
 def main() -> None:
@@ -183,11 +185,9 @@ class _Engine:
         self._engine = LLM.from_engine_args(EngineArgs.from_cli_args(parsed))
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Answer one prompt, the engine's own memory empty: what is cached came out of the store."""
+        """Answer one prompt and forget it: what is cached for the next one comes out of the store."""
         from vllm import SamplingParams
 
-        if not self._engine.reset_prefix_cache():
-            raise RuntimeError("the engine's own cache could not be emptied")
         sampling = SamplingParams(
             temperature=0.0,
             max_tokens=request["tokens"],
@@ -200,8 +200,18 @@ class _Engine:
         if request["salt"]:
             prompt["cache_salt"] = request["salt"]
         found = self._engine.generate([prompt], sampling, use_tqdm=False)[0]
+        self._forget()
         steps = [{int(token): one.logprob for token, one in step.items()} for step in found.outputs[0].logprobs]
         return {"token_ids": list(found.outputs[0].token_ids), "top": steps, "cached": found.num_cached_tokens}
+
+    def _forget(self) -> None:
+        """Empty the engine's own cache, once connectors have let go of what they store in their own time."""
+        until = time.monotonic() + _SECONDS
+        while not self._engine.reset_prefix_cache():
+            if time.monotonic() > until:
+                raise RuntimeError("the engine's own cache could not be emptied")
+            self._engine.llm_engine.step()
+            time.sleep(0.02)
 
 
 def _server_parser() -> Any:
