@@ -11,6 +11,7 @@ from kvgate.deployments.launch.containers import TOOLS, ContainerRun, Mount, rea
 from kvgate.deployments.launch.shell import MAX_FILLED, Script, Word, split_script, too_much_to_fill_in
 from kvgate.deployments.launch.surroundings import (
     Shell,
+    into_a_container,
     is_python,
     outside_the_system,
     places,
@@ -162,6 +163,9 @@ def _in_script(script: Script, shell: Shell, text: _Text, depth: int) -> list[In
             found += here
             looped += [(invocation, len(shell.altered)) for invocation in here if shell.loops]
         else:
+            if (reason := into_a_container(words)) is not None:
+                for started in found:
+                    started.altered += [reason] if started.contained else []
             shell.run(words, command.writes, headed=shell.loops > before and command.words[0].text in _HEADS)
     for invocation, known in looped:  # what stands behind the server in a loop runs before it the second time
         if not invocation.contained:

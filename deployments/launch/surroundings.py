@@ -43,6 +43,7 @@ _HARMLESS_FILES = re.compile(
 _HARMLESS_TO_REMOVE = re.compile(rf"{_HARMLESS_FILES.pattern}|(?!.*/\.\.(?:/|$))/\S*/\.cache/\S*")
 # Signals that end a script; what is caught otherwise runs commands between the others.
 _TRAPPED = re.compile(r"(?:(?:(?:SIG)?(?:TERM|INT|HUP|QUIT|USR1|USR2)|EXIT|[0-9]+) ?)*")
+_EXEC_VALUES = ("-e", "--env", "--env-file", "-u", "--user", "-w", "--workdir", "--detach-keys")
 # What runs a script as a shell does that nobody has told anything.
 _PLAIN_SHELL = re.compile(
     r"#!\s*(?:/usr(?:/local)?)?/bin/(?:env\s+(?:-S\s+)?)?(?:ba|da|k|z|a)?sh(?:\s+-[euxvlBC]+(?:o\s+pipefail)?)*\s*"
@@ -429,6 +430,23 @@ def _foreign(words: Sequence[Word], writes: Sequence[Word]) -> str | None:
         does = "removes" if name == "rm" else "writes"
         return f"`{name}` {does} {clean_text(files[0].text) or '...'} before the server is run"
     return None
+
+
+def into_a_container(words: Sequence[Word]) -> str | None:
+    """Say what a command does in a container that runs already (``docker exec``, ``docker cp``); ``None``: nothing."""
+    rest = _unwrapped(words)
+    if len(rest) < 2 or _basename(rest[0].text) not in _CONTAINER_TOOLS:
+        return None
+    rest = rest[2:] if rest[1].text == "container" else rest[1:]
+    if rest[:1] == (Word("cp"),):
+        return "`docker cp` writes into the container"
+    if rest[:1] != (Word("exec"),):
+        return None
+    at = 1
+    while at < len(rest) and rest[at].text.startswith("-"):
+        at += 2 if rest[at].text in _EXEC_VALUES else 1
+    changes = _foreign(rest[at + 1 :], ()) is not None
+    return "`docker exec` runs a command in the container, and what it changes is not known" if changes else None
 
 
 def _unwrapped(words: Sequence[Word]) -> Sequence[Word]:

@@ -179,6 +179,14 @@ def test_what_happens_to_the_host_is_not_in_the_image() -> None:
     assert read(f"pip install x; docker pull y; {line}") == read(line)
 
 
+def test_but_what_is_done_in_the_container_is() -> None:
+    line = f"docker run -d --name v {IMAGE} org/m"
+    for inside in ("docker exec -u root v pip install x", "podman container cp x.py v:/x.py", "docker exec -it v bash"):
+        assert set(dict(read(f"{line}; {inside}").unknown)) >= SOFTWARE
+        assert read(f"{inside}; {line}") == read(line)
+    assert read(f"{line}; docker logs v; docker exec -e A=b v curl -sf http://h/health") == read(line)
+
+
 def test_but_it_may_set_what_is_handed_through() -> None:
     line = f"export PYTHONHASHSEED=1; {{}} docker run -e PYTHONHASHSEED {IMAGE} org/m"
     path = "engine.prefix_hash.seed"
