@@ -315,7 +315,7 @@ def test_a_mount_over_code_leaves_the_software_unknown(mount: str) -> None:
         "-v /data",
         "-v /srv/models:/opt/models",
         "--tmpfs /var/log/vllm",
-        "-v /home/kubernetes/bin/nvidia:/usr/local/nvidia",
+        "-v /srv/driver:/usr/local/nvidia",
     ],
 )
 def test_a_mount_of_data_leaves_everything_known(mount: str) -> None:
