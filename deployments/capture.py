@@ -22,7 +22,7 @@ from kvgate.deployments.config import (
     processor_digest,
     read_config,
 )
-from kvgate.deployments.contradictions import refuse_contradictions, with_declared_image
+from kvgate.deployments.contradictions import refuse_contradictions
 from kvgate.deployments.elsewhere import LIBRARIES, built_elsewhere, engine_of, refuse_another_deployment
 from kvgate.deployments.hub import HubCheckpoint, obtain, split_repository
 from kvgate.deployments.launch import LaunchFacts, bare_facts, resolve
@@ -235,7 +235,6 @@ class _Capture:
         if self._facts is not None:
             named_away = {path: None for path in self._unsets if path == "engine.image"}
             refuse_contradictions({**named_away, **self._sets}, self._facts)
-            self._given = self._facts = with_declared_image(self._facts, self._sets)
 
     def run(self) -> Captured:
         assembly = self._assembly

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from kvgate.deployments.launch import LaunchFacts
-from kvgate.deployments.launch.engine_line import IMAGE
 from kvgate.deployments.launch.nodes import may_be_one_gpu
 from kvgate.deployments.launch.secrets import clean, clean_text
 from kvgate.rules.canonical import canonical_json
@@ -45,16 +43,6 @@ def refuse_contradictions(sets: Mapping[str, Any], facts: LaunchFacts) -> None:
                 where=path,
                 hint=f"change {facts.source}, or do not set it",
             )
-
-
-def with_declared_image(facts: LaunchFacts, sets: Mapping[str, Any]) -> LaunchFacts:
-    """Return the facts without the image's name among the flags, where the operator says which content it is."""
-    declared = dict(leaf for given, value in sets.items() for leaf in _leaves(given, value)).get("engine.image")
-    args = facts.values.get("engine.args")
-    if not isinstance(declared, str) or not isinstance(args, Mapping) or IMAGE not in args:
-        return facts
-    kept = {name: value for name, value in args.items() if name != IMAGE}
-    return replace(facts, values={**facts.values, "engine.args": kept})
 
 
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:

@@ -48,7 +48,6 @@ _REASONS = frozenset({_CREDENTIAL, TWICE})
 _AGAIN = "is followed by"
 # Flags whose entries are NAME=PATH, with names that somebody gave.
 _NAMED_BY_SOMEBODY = frozenset({"lora-modules", "lora-paths"})
-IMAGE = "image"
 _MAX_REASONS = 8  # a script of a thousand commands is not told command by command
 
 
@@ -232,8 +231,6 @@ class EngineLine:
         self.doubted("chat-template", "chat_template")
         if isinstance(template := self.value_of("chat-template"), str) and self.run.may_be_written(template):
             self.doubt("chat_template", "--chat-template names a file that is written before the server reads it")
-        if isinstance(template := self.value_of("chat-template"), str) and self.run.may_be_written(template):
-            self.doubt("chat_template", "--chat-template names a file that is written before the server reads it")
         self.doubted("trust-remote-code", "model.code")
         for path, value in cache.values.items():
             self.values.setdefault(path, value)
@@ -319,8 +316,6 @@ class EngineLine:
             self.values["engine.version"] = image.version
         else:
             self.doubt("engine.version", f"{tag} names no release of {self.shown}'s own image")
-            if (reference := self._image_named()) is not None and not image.digest:
-                self.args[IMAGE] = reference  # nothing else says that another one serves
 
     def _image_named(self) -> str | None:
         word = self.run.image

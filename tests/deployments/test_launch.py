@@ -226,7 +226,6 @@ LINES: dict[str, tuple[str, LaunchFacts]] = {
         facts(
             without=["engine.image"],
             image="vllm/vllm-openai:latest",
-            values={"engine.args": {"image": "vllm/vllm-openai:latest"}},
             unknown=(
                 ("engine.image", "the tag 'latest' does not pin the content; an image digest would"),
                 ("engine.version", "the tag 'latest' names no release of vLLM's own image"),
