@@ -8,21 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvgate.cli.api_key import ApiKeyEnv, api_key
 from kvgate.cli.options import Debug, NoColor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from kvgate.probes.embedded.backend import Folders
     from kvgate.probes.evaluation.prompts import Rendered
-    from kvgate.probes.rehearsal.backend import Backend
     from kvgate.probes.rehearsal.staging import Rehearsal
     from kvgate.rules.evidence import State
     from kvgate.rules.manifest import Manifest
     from kvgate.rules.progress import Progress
 
 _EXITS: Mapping[State, int] = {"proved": 0, "refuted": 10, "inconclusive": 11, "not-run": 11}
-_BACKENDS = ("embedded",)
 _MODELS = ("real", "stand-in")
 _MOST_CONVERSATIONS = 64
 
@@ -30,7 +29,13 @@ _MOST_CONVERSATIONS = 64
 def rehearse(
     old: Annotated[str, typer.Argument(metavar="OLD", help="The deployment that filled the store.")],
     new: Annotated[str, typer.Argument(metavar="NEW", help="The one that comes up in front of it.")],
-    backend: Annotated[str, typer.Option(metavar="embedded", help="What runs them.")] = "embedded",
+    backend: Annotated[
+        str,
+        typer.Option(
+            metavar="embedded|vllm|endpoint",
+            help="What runs them: transformers in a child process; a real vLLM with its connector; servers that run.",
+        ),
+    ] = "embedded",
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="FILE.json", help="Write the evidence here; that about KV beside it."),
@@ -52,11 +57,45 @@ def rehearse(
     new_model: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="NEW's checkpoint. [default: model.id]", show_default=False)
     ] = None,
+    engine_python: Annotated[
+        Path | None,
+        typer.Option(metavar="PYTHON", help="vllm: the interpreter that has vLLM. [default: this]", show_default=False),
+    ] = None,
+    engine_path: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FOLDER", help="vllm: in front of its search path. Repeatable.", show_default=False),
+    ] = None,
+    redis_server: Annotated[
+        Path | None,
+        typer.Option(metavar="PROGRAM", help="vllm: what a store in a Redis is staged with.", show_default=False),
+    ] = None,
+    old_launch: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="vllm: what starts OLD in earnest.", show_default=False)
+    ] = None,
+    new_launch: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="vllm: what starts NEW in earnest.", show_default=False)
+    ] = None,
+    old_endpoint: Annotated[
+        str | None, typer.Option(metavar="URL", help="endpoint: where OLD answers.", show_default=False)
+    ] = None,
+    new_endpoint: Annotated[
+        str | None, typer.Option(metavar="URL", help="endpoint: where NEW answers.", show_default=False)
+    ] = None,
+    control_endpoint: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="endpoint: NEW once more, started with OLD's namespace.", show_default=False),
+    ] = None,
+    api_key_env: ApiKeyEnv = None,
+    seconds: Annotated[
+        float, typer.Option(metavar="SECONDS", min=1, max=86_400, help="endpoint: within which an answer must come.")
+    ] = 120,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="The state alone, and no progress.")] = False,
     no_color: NoColor = False,
     debug: Debug = False,  # noqa: ARG001 - read by the guard
 ) -> int:
     """Stage the hit that must not happen, in a store of its own that is removed afterwards.
+
+    With endpoints the store is the one that they were started with: nothing is started or deleted there.
 
     OLD fills it; NEW comes up as its manifest says, and is asked the same. Three things are shown: with the boundary
     taken away the stale entry is hit and the output is wrong (control); with the boundary in force nothing stale is
@@ -70,6 +109,7 @@ def rehearse(
     Examples:
       kvgate rehearse release-7/ release-8/ -o evidence.json
       kvgate check release-7/ release-8/ --evidence evidence.json
+      kvgate rehearse release-7/ release-8/ --backend endpoint --old-endpoint http://a:8000 --new-endpoint http://b:8000
     """
     import sys
 
@@ -79,6 +119,7 @@ def rehearse(
     from kvgate.cli.formats.rehearsal import rehearsal_page
     from kvgate.cli.output import refuse_overwriting, write_file
     from kvgate.cli.progress import shown
+    from kvgate.cli.rehearsing import Options, make_backend, refuse_unusable
     from kvgate.inputs import load_manifest
     from kvgate.probes.rehearsal.evidence import evidence_of
     from kvgate.probes.rehearsal.rehearse import Size
@@ -87,12 +128,30 @@ def rehearse(
     from kvgate.rules.canonical import canonical_json
     from kvgate.rules.errors import UsageError
 
-    for value, known, option in ((backend, _BACKENDS, "--backend"), (model, (None, *_MODELS), "--model")):
-        if value not in known:
-            raise UsageError(f"{value!r} is not one of {', '.join(filter(None, known))}", where=option)
+    if model not in (None, *_MODELS):
+        raise UsageError(f"{model!r} is not one of {', '.join(_MODELS)}", where="--model")
     first, second = load_manifest(old), load_manifest(new)
-    asked = ["--backend", backend, "--evaluate", str(evaluate), *(["--model", model] if model else [])]
+    told = {
+        "--model": model,
+        "--old-launch": old_launch,
+        "--new-launch": new_launch,
+        "--old-endpoint": old_endpoint,
+        "--new-endpoint": new_endpoint,
+        "--control-endpoint": control_endpoint,
+    }
+    asked = ["--backend", backend, "--evaluate", str(evaluate)]
+    asked += [one for option, value in told.items() if value is not None for one in (option, str(value))]
     command = shlex.join(["kvgate", "rehearse", old, new, *asked])
+    options = Options(
+        python=engine_python,
+        folders=tuple(engine_path or ()),
+        redis=redis_server,
+        launches=(old_launch, new_launch),
+        endpoints=(old_endpoint, new_endpoint, control_endpoint),
+        key=api_key(api_key_env),
+        seconds=seconds,
+    )
+    refuse_unusable(backend, options)
 
     def write(seen: Rehearsal) -> None:
         if output is None:
@@ -108,12 +167,13 @@ def rehearse(
     with shown(quiet=quiet, no_color=no_color) as progress:
         rendered = _rendered(first, second)
         folders = None
-        if model != "stand-in":
+        if model != "stand-in" and backend != "endpoint":
             folders = _folders(first, second, (old_model, new_model), must=model == "real", progress=progress)
         # A real model's own words are not at hand here, so only stand-ins are asked what they can decide.
-        decidable = evaluate // 2 if folders is None else 0
+        decidable = evaluate // 2 if folders is None and backend == "embedded" else 0
         size = Size(corpus=evaluate - decidable, decidable=decidable)
-        seen = run(first, second, _embedded(first, second, folders), rendered=rendered, size=size, progress=progress)
+        made = make_backend(backend, first, second, folders, options)
+        seen = run(first, second, made, rendered=rendered, size=size, progress=progress)
     write(seen)
     if quiet:
         console.emit(f"{seen.state}\n")
@@ -126,18 +186,6 @@ def rehearse(
 
 def _paths(output: Path) -> tuple[Path, Path]:
     return output, output.with_name(f"{output.stem}.kv-equivalence.json")
-
-
-def _embedded(old: Manifest, new: Manifest, folders: Folders | None) -> Callable[[], Backend]:
-    import importlib.util
-
-    from kvgate.rules.errors import UsageError
-
-    if importlib.util.find_spec("torch") is None:
-        raise UsageError("needs torch", where="--backend embedded", hint="pip install torch")
-    from kvgate.probes.embedded.backend import EmbeddedBackend
-
-    return lambda: EmbeddedBackend(old, new, folders=folders)
 
 
 def _rendered(old: Manifest, new: Manifest) -> tuple[Rendered, Rendered] | None:

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from kvgate.checking import check
+from kvgate.cli import rehearsing
 from kvgate.cli.commands import rehearse as module
 from kvgate.probes.embedded.backend import EmbeddedBackend
 from kvgate.probes.embedded.child import Child
@@ -19,10 +20,10 @@ from tests.rules.clean import data
 
 @pytest.fixture
 def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, child: Child) -> tuple[str, str]:
-    def shared(old: object, new: object, folders: object) -> object:
+    def shared(old: object, new: object, folders: object, _options: object) -> object:
         return lambda: EmbeddedBackend(old, new, folders=folders, child=child)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(module, "_embedded", shared)
+    monkeypatch.setattr(rehearsing, "_embedded", shared)
     monkeypatch.setenv("COLUMNS", "200")
     paths = []
     for name, changes in (("old", {}), ("new", WEIGHTS)):

@@ -1,0 +1,149 @@
+"""The back ends of ``kvgate rehearse``, made of its options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kvgate.rules.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from kvgate.probes.embedded.backend import Folders
+    from kvgate.probes.engines.sides import Launch
+    from kvgate.probes.rehearsal.backend import Backend
+    from kvgate.rules.manifest import Manifest
+
+BACKENDS = ("embedded", "vllm", "endpoint")
+
+_LARGEST_LAUNCH = 1 << 20
+_SERVERS = "--old-endpoint, --new-endpoint"
+_LAUNCHES = "--old-launch, --new-launch"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What was given for one back end or another.
+
+    Attributes:
+        python: the interpreter that has vLLM; ``None``: the one that runs this.
+        folders: in front of its search path.
+        redis: a ``redis-server``; ``None``: the one on the path, if there is one.
+        launches: launch files of both sides.
+        endpoints: URLs of both sides, and of a control.
+        key: of their API.
+        seconds: within which an answer must come.
+
+    """
+
+    python: Path | None = None
+    folders: tuple[Path, ...] = ()
+    redis: Path | None = None
+    launches: tuple[Path | None, Path | None] = (None, None)
+    endpoints: tuple[str | None, str | None, str | None] = (None, None, None)
+    key: str | None = None
+    seconds: float = 120.0
+
+
+def refuse_unusable(name: str, options: Options) -> None:
+    """Refuse what cannot be meant, before anything is written that would repeat it.
+
+    Raises:
+        UsageError: no such back end; an option that it takes is missing, or one of another is there; a URL
+            is none, or holds credentials.
+
+    """
+    from kvgate.probes.completions.server import open_client
+
+    if name not in BACKENDS:
+        raise UsageError(f"{name!r} is not one of {', '.join(BACKENDS)}", where="--backend")
+    sides = [one is not None for one in options.endpoints[:2]]
+    if name == "endpoint" and not all(sides):
+        raise UsageError("needs a server for each side", where=_SERVERS)
+    if name != "endpoint" and any(options.endpoints):
+        raise UsageError("only --backend endpoint asks servers", where=_SERVERS)
+    for url in filter(None, options.endpoints):
+        open_client(url, options.key, options.seconds)
+    started = [one is not None for one in options.launches]
+    if name != "vllm" and any(started):
+        raise UsageError("only --backend vllm starts launch files", where=_LAUNCHES)
+    if any(started) and not all(started):
+        raise UsageError("both sides are started from their launch files, or neither", where=_LAUNCHES)
+
+
+def make_backend(
+    name: str, old: Manifest, new: Manifest, folders: Folders | None, options: Options
+) -> Callable[[], Backend]:
+    """Return what makes the back end.
+
+    Raises:
+        UsageError: it takes a package that is not installed.
+        InputError: a launch file cannot be used.
+
+    """
+    return {"embedded": _embedded, "vllm": _vllm, "endpoint": _endpoint}[name](old, new, folders, options)
+
+
+def _embedded(old: Manifest, new: Manifest, folders: Folders | None, _options: Options) -> Callable[[], Backend]:
+    _need_torch("--backend embedded")
+    from kvgate.probes.embedded.backend import EmbeddedBackend
+
+    return lambda: EmbeddedBackend(old, new, folders=folders)
+
+
+def _vllm(old: Manifest, new: Manifest, folders: Folders | None, options: Options) -> Callable[[], Backend]:
+    import shutil
+    import sys
+
+    from kvgate.probes.engines.backend import VllmBackend
+    from kvgate.probes.engines.installation import Installation
+
+    _need_torch("--backend vllm")  # to write stand-ins
+    found = shutil.which("redis-server") if options.redis is None else str(options.redis)
+    installation = Installation(
+        options.python or Path(sys.executable),
+        tuple(folder.resolve() for folder in options.folders),
+        None if found is None else Path(found),
+    )
+    old_file, new_file = options.launches
+    launches = None if old_file is None or new_file is None else (_launch(old_file), _launch(new_file))
+    return lambda: VllmBackend(old, new, installation, folders=folders, launches=launches)
+
+
+def _endpoint(old: Manifest, new: Manifest, _folders: Folders | None, options: Options) -> Callable[[], Backend]:
+    from kvgate.probes.endpoints.backend import EndpointBackend, Urls
+
+    first, second, control = options.endpoints
+    urls = Urls(str(first), str(second), control)
+    return lambda: EndpointBackend(old, new, urls, key=options.key, seconds=options.seconds)
+
+
+def _launch(file: Path) -> Launch:
+    """Read the flags and variables that a launch line starts vLLM with."""
+    from kvgate.corpora.files import open_regular
+    from kvgate.deployments.launch.invocation import find_invocation
+    from kvgate.probes.engines.sides import Launch
+
+    try:
+        with open_regular(file) as stream:
+            text = stream.read(_LARGEST_LAUNCH + 1).decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot be read: {error}", where=str(file)) from None
+    if len(text) > _LARGEST_LAUNCH:
+        raise InputError(f"larger than the {_LARGEST_LAUNCH:,} bytes allowed", where=str(file))
+    found = find_invocation(text, str(file))
+    if found.engine != "vllm":
+        raise InputError(f"starts {found.engine}, and only vLLM is started here", where=str(file))
+    words = [*found.arguments, *found.environment.values()]
+    if open_ := sorted({one for word in words for one in word.expansions}):
+        raise InputError(f"what stands for {', '.join(open_)} is not in the file", where=str(file))
+    variables = {name: word.text for name, word in found.environment.items()}
+    return Launch(tuple(word.text for word in found.arguments), variables)
+
+
+def _need_torch(where: str) -> None:
+    import importlib.util
+
+    if importlib.util.find_spec("torch") is None:
+        raise UsageError("needs torch", where=where, hint="pip install torch")
