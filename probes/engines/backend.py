@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from kvgate.probes.embedded.backend import Folders
 from kvgate.probes.embedded.child import Child
@@ -74,6 +74,9 @@ class VllmBackend:
         procedure = self._launches is not None
         real = self._folders is not None
         installed = str(versions["vllm"]).partition("+")[0]
+        served = {side.value("engine.version") for side in (self._old, self._new)}
+        if served != {installed}:
+            self._missing["engine.version"] = f"vLLM {installed} ran for both sides"
         return Ground(
             model="real" if real else "stand-in",
             precision=f"{side.dtype}/vllm/cpu",
@@ -92,7 +95,11 @@ class VllmBackend:
         connector = self._connector(old=is_old)
         if name not in self._engines:
             self._start(name, connector, is_old=is_old)
-        return _Worker(self.program, connector, start, name, real=self._folders is not None)
+
+        def restart() -> None:
+            self._start(name, connector, is_old=is_old)
+
+        return _Worker(self.program, connector, start, name, restart, real=self._folders is not None)
 
     def close(self) -> None:
         """End everything that was started; scratch stores go with it."""
@@ -152,9 +159,18 @@ class VllmBackend:
 class _Worker:
     """One engine under one boundary."""
 
-    def __init__(self, program: Program, connector: Connector, start: Start, engine: str, *, real: bool) -> None:
+    def __init__(
+        self,
+        program: Program,
+        connector: Connector,
+        start: Start,
+        engine: str,
+        restart: Callable[[], None],
+        *,
+        real: bool,
+    ) -> None:
         self._program, self._connector, self._start = program, connector, start
-        self._engine, self._real = engine, real
+        self._engine, self._restart, self._real = engine, restart, real
         if start.fills:
             self._put()
 
@@ -166,8 +182,16 @@ class _Worker:
         skip = self._start.boundary == "no-reuse"
         if skip:  # LMCache looks up all the same, and keeps what it finds locked (0.5.6): under this it finds nothing
             salt = f"kvgate-{secrets.token_hex(8)}"
-        found = self._program.generate(self._engine, ids, tokens, salt, skip=skip)
-        self._connector.settled(self._start.deployment, Request(ids, salt=salt))
+        request = Request(ids, salt=salt)
+        try:
+            found = self._program.generate(self._engine, ids, tokens, salt, skip=skip)
+        except CannotStageError:
+            held = 0 if self._start.fills else self._connector.held(self._start.deployment, request)
+            if not held:
+                raise
+            self._restart()
+            return Generation((), (), held)  # it failed on what it read
+        self._connector.settled(self._start.deployment, request)
         return found
 
     def compare_blocks(self, prompt: Prompt) -> Sequence[LayerError] | None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,9 +20,10 @@ from kvgate.rules.manifest import Manifest
 from kvgate.rules.places import tiers
 from kvgate.rules.profile import cover
 from kvgate.stores.keys.schemes import SCHEMES
-from kvgate.stores.keys.stored import Request
+from kvgate.stores.keys.stored import Request, Scheme
 
 _LOOPBACK = "127.0.0.1"
+_PATIENCE = 10.0  # until what is locked in LMCache's memory is taken for left behind
 _SECONDS = 60.0  # within which a server must answer, and an entry must have been written
 
 
@@ -43,6 +45,9 @@ class Connector(Protocol):
             CannotStageError: it does not come.
 
         """
+
+    def held(self, manifest: Manifest, request: Request) -> int:
+        """Return how many tokens of a prompt lie in the store that is in place."""
 
 
 def connector_for(manifest: Manifest, program: Program, installation: Installation) -> Connector:
@@ -94,6 +99,12 @@ class ExampleConnector:
     def settled(self, manifest: Manifest, request: Request) -> None:
         """Nothing: what it writes is there before the answer."""
 
+    def held(self, manifest: Manifest, request: Request) -> int:
+        """See :class:`Connector`: it stores whole prompts."""
+        block = int(manifest.value("engine.block_size") or 1)
+        found = set(_foretold("vllm-example", manifest, request)) & _stored("vllm-example", self.places)
+        return (len(request.token_ids) - 1) // block * block if found else 0
+
 
 class LMCacheServer:
     """LMCache's server with one store behind its memory.
@@ -106,6 +117,7 @@ class LMCacheServer:
     """
 
     def __init__(self, program: Program, chunk: int, redis: Path | None) -> None:
+        self._chunk = chunk
         folder = program.folder("lmcache")
         if redis is None:
             folders = FolderPlaces(folder / "files")
@@ -132,17 +144,18 @@ class LMCacheServer:
 
     def forget(self) -> None:
         """Empty the server's memory, so that what is read comes from the store."""
-        until = time.monotonic() + _SECONDS
-        while not self._emptied():
-            if time.monotonic() > until:
+        begun = time.monotonic()
+        # An engine that failed on what it read has left that locked, for minutes.
+        while not self._emptied(by_force=time.monotonic() > begun + _PATIENCE):
+            if time.monotonic() > begun + _SECONDS:
                 raise CannotStageError("LMCache's server does not empty its memory")
             time.sleep(0.05)
 
-    def _emptied(self) -> bool:
+    def _emptied(self, *, by_force: bool) -> bool:
         """Ask for it; what is just being read or written stays, and is asked for again."""
         try:
             with Client(self._url) as client:
-                cleared, status = client.post("/cache/clear", {}), client.get("/status")
+                cleared, status = client.post("/cache/clear", {"force": by_force}), client.get("/status")
         except InputError:
             return False  # it is not up yet
         left = list(_counts(status.data))
@@ -150,22 +163,40 @@ class LMCacheServer:
 
     def settled(self, manifest: Manifest, request: Request) -> None:
         """Wait until every chunk that the connector's scheme foretells lies in the store."""
-        scheme = SCHEMES["lmcache-mp"]
-        foretold = scheme.predict(manifest, request)
-        if foretold.names is None:
-            raise CannotStageError(f"under which names entries lie is not known: {'; '.join(foretold.unknown)}")
-        wanted = {(one.namespace, one.hash) for name in foretold.names if (one := scheme.parse(name)) is not None}
+        wanted = set(_foretold("lmcache-mp", manifest, request))
         until = time.monotonic() + _SECONDS
-        while True:
-            parsed = map(scheme.parse, self.places.names())
-            there = {(one.namespace, one.hash) for one in parsed if one is not None}
-            if wanted <= there:
-                return
+        while not wanted <= _stored("lmcache-mp", self.places):
             if time.monotonic() > until:
-                raise CannotStageError(
-                    f"LMCache did not write {len(wanted - there)} of {len(wanted)} chunks of a prompt"
-                )
+                raise CannotStageError("LMCache does not write all chunks of a prompt")
             time.sleep(0.05)
+
+    def held(self, manifest: Manifest, request: Request) -> int:
+        """See :class:`Connector`."""
+        there = _stored("lmcache-mp", self.places)
+        leading = itertools.takewhile(there.__contains__, _foretold("lmcache-mp", manifest, request))
+        return self._chunk * sum(1 for _ in leading)
+
+
+_Entry = tuple[str | None, str | None]
+"""Namespace and hash of an entry: the model is another path where a stand-in answers, and layers are fewer."""
+
+
+def _foretold(scheme_id: str, manifest: Manifest, request: Request) -> list[_Entry]:
+    scheme = SCHEMES[scheme_id]
+    found = scheme.predict(manifest, request)
+    if found.names is None:
+        raise CannotStageError(f"under which names entries lie is not known: {'; '.join(found.unknown)}")
+    return list(dict.fromkeys(_entries(scheme, found.names)))
+
+
+def _stored(scheme_id: str, places: Places) -> set[_Entry]:
+    return set(_entries(SCHEMES[scheme_id], places.names()))
+
+
+def _entries(scheme: Scheme, names: Iterable[str]) -> Iterator[_Entry]:
+    for name in names:
+        if (found := scheme.parse(name)) is not None:
+            yield found.namespace, found.hash
 
 
 def _counts(status: Any) -> Iterator[int]:

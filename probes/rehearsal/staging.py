@@ -317,6 +317,8 @@ class _Stage:
         right = None
         if prompt.answer is not None and _right(fresh, prompt.answer):  # one that it cannot answer decides nothing
             right = _right(found, prompt.answer)
+        if fresh.token_ids and not found.token_ids:  # the worker failed on what it read
+            right = False
         return Hit(prompt.id, prompt.adapter, found.cached, agreement, right)
 
     @contextlib.contextmanager
