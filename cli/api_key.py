@@ -22,11 +22,11 @@ def api_key(name: str | None) -> str | None:
     return secret(name, "--api-key-env")
 
 
-def secret(name: str | None, option: str) -> str | None:
+def secret(name: str | None, option: str, what: str = "key") -> str | None:
     """Return what an environment variable holds; ``None`` where none is named.
 
     Raises:
-        UsageError: it holds nothing that can be sent, naming the option that named it.
+        UsageError: it holds nothing that can be sent, naming the option that named it and what was looked for.
 
     """
     import os
@@ -37,5 +37,5 @@ def secret(name: str | None, option: str) -> str | None:
         return None
     value = os.environ.get(name, "").strip()
     if not value or not value.isprintable() or not value.isascii():
-        raise UsageError(f"the variable {name} holds no key", where=option)
+        raise UsageError(f"the variable {name} holds no {what}", where=option)
     return value

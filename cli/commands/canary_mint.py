@@ -72,7 +72,7 @@ def mint_canaries(
         )
     refuse_overwriting([output], [path for path in (tenants, system) if path is not None])
     listed = [] if tenants is None else [line for line in read_text(tenants, _MAX_TENANTS).splitlines() if line.strip()]
-    markers = mint([*(tenant or ()), *listed], secret(secret_env, "--secret-env") or "")
+    markers = mint([*(tenant or ()), *listed], secret(secret_env, "--secret-env", "secret") or "")
     if block_size is not None:
         text = "" if system is None else read_text(system, _MAX_SYSTEM)
         with shown(quiet=quiet, no_color=no_color) as progress, tempfile.TemporaryDirectory(prefix="kvgate-") as work:

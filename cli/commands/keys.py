@@ -42,7 +42,7 @@ def parse_keys(
     Exit 11 where one of them is of no known scheme.
 
     Examples:
-      kvgate keys parse 'acme/support-8b@04010401@0@5c0f...@tenant-a'
+      kvgate keys parse acme/support-8b@02010201@0@4f0c9d3e5a7b16284f0c9d3e5a7b16284f0c9d3e5a7b16284f0c9d3e5a7b1628
       redis-cli --scan | kvgate keys parse - -o json
     """
     import sys
@@ -61,7 +61,7 @@ def parse_keys(
     if wanted:
         rows = [
             {
-                "name": veil.name(name, keys[0].namespace) if keys else name,
+                "name": veil.name(keys[0]) if keys else name,
                 "readings": [_data(one, veil) for one in keys],
             }
             for name, keys in found
@@ -75,7 +75,7 @@ def parse_keys(
             page.say(f"of no known scheme: {visible(name)}", hang=2)
         for key in keys:
             data = harmless(_data(key, veil))
-            page.parts([(data["connector"], "bold"), (f"  {visible(veil.name(name, key.namespace))}", "")], hang=2)
+            page.parts([(data["connector"], "bold"), (f"  {visible(veil.name(key))}", "")], hang=2)
             page.say(f"model: {data['model'] or 'not in the name'}", indent=2, hang=2)
             page.say(f"namespace: {data['namespace'] or 'none'}", indent=2, hang=2)
             for field, value in data["fields"].items():
@@ -95,10 +95,11 @@ def predict_keys(
         str | None,
         typer.Option(metavar="CONVERSATION", help="Or a conversation of the snapshot that the manifest names."),
     ] = None,
-    salt: Annotated[str | None, typer.Option(help="The request's cache_salt.")] = None,
+    salt: Annotated[str | None, typer.Option(metavar="SALT", help="The request's cache_salt.")] = None,
     adapter: Annotated[str | None, typer.Option(metavar="NAME", help="The adapter that answers.")] = None,
     show_keys: ShowKeys = False,
     output: Annotated[str, typer.Option("--output", "-o", metavar="text|json", help="How to print it.")] = "text",
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the names alone.")] = False,
     debug: Debug = False,  # noqa: ARG001 - read by the guard
 ) -> int:
     """Print the names under which a prompt's entries lie once the deployment has stored them, one a line.
@@ -107,7 +108,7 @@ def predict_keys(
 
     Examples:
       kvgate keys predict release-8/ --tokens prompt.json
-      kvgate keys predict release-8/ --snapshot greeting --salt tenant-a --show-keys
+      kvgate keys predict release-8/ --snapshot plain-user --salt tenant-a --show-keys
     """
     from kvgate.cli import console
     from kvgate.cli.formats.privacy import Veil
@@ -130,14 +131,19 @@ def predict_keys(
     scheme = SCHEMES[connector]
     found = scheme.predict(deployment, Request(ids, salt=salt, adapter=adapter))
     names = None if found.names is None else [_veiled(name, scheme.parse(name), veil) for name in found.names]
+    notes = []
+    if salt is not None and names and scheme.predict(deployment, Request(ids, adapter=adapter)).names == found.names:
+        notes.append("the salt is in none of these names: they are the same for every salt")
+    if names is not None and names != list(found.names or ()):
+        notes.append("salts, tags and tenants are left out (--show-keys shows them)")
     if wanted:
-        told = {"assumed": list(found.assumed), "unknown": list(found.unknown)}
+        told = {"assumed": list(found.assumed), "unknown": list(found.unknown), "notes": notes}
         console.emit(as_json({"connector": connector, "tokens": len(ids), "names": names, **told}))
     else:
         for sentence in found.unknown:
             console.say(f"not known: {sentence}")
-        for sentence in found.assumed:
-            console.say(f"assumed: {sentence}")
+        for sentence in () if quiet else (*(f"assumed: {one}" for one in found.assumed), *notes):
+            console.say(sentence)
         if names == []:
             console.say("nothing of this prompt is stored: it is shorter than one chunk")
         console.emit("".join(f"{visible(name)}\n" for name in names or ()))
@@ -180,7 +186,7 @@ def _data(key: StoredKey, veil: Any) -> dict[str, Any]:
 
 def _veiled(name: str, key: StoredKey | None, veil: Any) -> str:
     """Return what to show of a name that was foretold; one that is not taken apart may hold a salt anywhere."""
-    return str(veil.name(name, key.namespace) if key is not None else veil.stranger(name) or "(redacted)")
+    return str(veil.name(key) if key is not None else veil.stranger(name) or "(redacted)")
 
 
 def _names(given: list[str]) -> Iterator[str]:

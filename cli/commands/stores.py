@@ -57,8 +57,8 @@ def scan_store(
 
     Exit codes:
       0   everything was read and is of a known scheme; nothing lies there, if it says so
-      11  something could not be read, or is of no known scheme: then it is not known what lies there; or
-          evidence was asked for, and it proves nothing
+      11  something could not be read, or is of no known scheme: then it is not known what lies there; or it is of
+          another connector than the one asked for; or evidence was asked for, and it proves nothing
 
     Examples:
       kvgate stores scan /kv/lmcache --connector lmcache-mp
@@ -96,7 +96,7 @@ def scan_store(
         refuse_overwriting([target], [Path(one.source) for one in (deployment, before) if one is not None])
     with shown(quiet=quiet, no_color=no_color) as progress:
         place = location if target is None or "://" in location else str(Path(location).absolute())
-        store = open_store(place, secret(password_env, "--password-env"))
+        store = open_store(place, secret(password_env, "--password-env", "password"))
         found = take_inventory(store, connector, progress)
     state = None
     if target is not None and deployment is not None:

@@ -45,6 +45,7 @@ def inventory_data(found: Inventory, veil: Veil, deployment: Manifest | None) ->
             for row in found.rows
         ],
         "beyond": _counted(found.beyond),
+        "others": _counted(found.others),
         "strangers": {**_counted(found.strangers), "first": list(filter(None, map(veil.stranger, found.strange)))},
         "unread": {"count": found.unread, "first": [_unread(one, veil) for one in found.first_unread]},
         "notes": [*found.notes, *found.partial],
@@ -64,6 +65,9 @@ def inventory_page(page: Page, found: Inventory, veil: Veil, deployment: Manifes
         page.say(f"and {len(found.rows) - _SHOWN:,} more rows (-o json has them)", indent=2)
     if found.beyond.entries:
         page.say(f"further namespaces and models: {_amount(found.beyond)}", indent=2)
+    if found.others.entries:
+        page.heading("OF ANOTHER CONNECTOR THAN THE ONE ASKED FOR")
+        page.say(_amount(found.others), indent=2)
     if found.strangers.entries:
         page.heading("OF NO KNOWN SCHEME")
         page.say(_amount(found.strangers), indent=2)
@@ -142,4 +146,4 @@ def _unread(one: Unread, veil: Veil) -> Mapping[str, Any]:
     if one.folder:
         return {"name": f"{one.name or '.'}/", "why": one.why}
     keys = readings(one.name)
-    return {"name": veil.name(one.name, keys[0].namespace) if keys else veil.stranger(one.name), "why": one.why}
+    return {"name": veil.name(keys[0]) if keys else veil.stranger(one.name), "why": one.why}

@@ -10,6 +10,8 @@ from kvgate.rules.profile import cover
 from kvgate.rules.values import Known
 from kvgate.stores.keys.stored import Prediction
 
+_COVERED_BY = ("cache.version", "engine.version")  # what decides whether a profile speaks for a deployment
+
 
 class Facts:
     """One deployment, asked for the parts of a name; what could not be answered stays behind.
@@ -31,7 +33,8 @@ class Facts:
         self.unknown: list[str] = []
         found = cover(manifest)
         if found.profile is None:
-            self.lacks("cache.connector", found.why)
+            asked = next((path for path in _COVERED_BY if manifest.value(path) is None and path in found.why), None)
+            self.lacks("cache.connector", found.why + ("" if asked is None else f": capture with --set {asked}=VALUE"))
         elif found.profile.id != connector:
             self.lacks("cache.connector", f"it is {found.profile.id}, not {connector}")
 
@@ -43,10 +46,10 @@ class Facts:
         """Return what is set at a path; where nothing is, that is a part which is not known."""
         found = self.manifest.get(path)
         if not isinstance(found, Known):
-            self.lacks(path, "not known")
+            self.lacks(path, f"not known: capture with --set {path}=VALUE")
             return None
         if found.value is None:
-            self.lacks(path, "not set, and the engine's own default is not known here")
+            self.lacks(path, f"not set, and the default is not known here: capture with --set {path}=VALUE")
         return found.value
 
     def set_or(self, path: str, default: Any) -> Any:

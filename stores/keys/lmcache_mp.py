@@ -176,7 +176,7 @@ def _salt(facts: Facts, request: Request) -> str:
     if salt is None:
         tenancy = facts.manifest.value("cache.tenancy")
         if isinstance(tenancy, Mapping) and tenancy.get("carried_by") == "cache_salt":
-            facts.lacks("cache.tenancy", "requests carry a salt, and this one's was not given")
+            facts.lacks("cache.tenancy", "requests carry a salt, and this one's was not given (--salt)")
         salt = facts.set_or("cache.namespace", "")
         if salt:
             facts.assumed.append("every request carries cache.namespace as its cache_salt")

@@ -62,7 +62,7 @@ def inventory_evidence(
         old=None if old is None else subject_of(old, "inventory"),
         new=subject_of(new, "inventory"),
         coverage=Coverage(
-            examined={"entries": entries + others + found.strangers.entries},
+            examined={"entries": entries + others + found.others.entries + found.strangers.entries},
             missing=missing,
         ),
         tools=dict(tools or {}),
@@ -87,6 +87,8 @@ def _missing(found: Inventory, new: Manifest, called: str | None) -> list[tuple[
     missing: list[tuple[str, str]] = []
     if found.unread:
         missing.append(("unread", f"{found.unread:,} things could not be read"))
+    if found.others.entries:
+        missing.append(("others", f"{found.others.entries:,} entries are of another connector than the one asked for"))
     if found.strangers.entries:
         missing.append(("strangers", f"{found.strangers.entries:,} entries are of no known scheme"))
     missing += [("not all", why) for why in found.partial]

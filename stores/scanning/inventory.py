@@ -86,6 +86,7 @@ class Inventory:
         location: the store, without credentials.
         rows: by connector, namespace, model and layout; most entries first.
         beyond: entries of further rows than are told apart.
+        others: entries of another connector's than the one that was asked for.
         strangers: entries whose names are of no known scheme.
         strange: the first of their names, cut where they are longer than any that is read.
         unread: how many things could not be read. Each may be an entry, and a folder any number of them.
@@ -98,6 +99,7 @@ class Inventory:
     location: str
     rows: list[Row] = field(default_factory=list)
     beyond: Counted = field(default_factory=Counted)
+    others: Counted = field(default_factory=Counted)
     strangers: Counted = field(default_factory=Counted)
     strange: list[str] = field(default_factory=list)
     unread: int = 0
@@ -107,8 +109,8 @@ class Inventory:
 
     @property
     def complete(self) -> bool:
-        """Whether everything that lies there was read and is of a known scheme."""
-        return not self.unread and not self.strangers.entries
+        """Whether everything that lies there was read and is of a scheme that was asked for."""
+        return not self.unread and not self.others.entries and not self.strangers.entries
 
 
 def take_inventory(store: Store, connector: str | None = None, progress: Progress = silent) -> Inventory:
@@ -134,6 +136,9 @@ def take_inventory(store: Store, connector: str | None = None, progress: Progres
                 found.first_unread.append(replace(item, name=item.name[:LONGEST]))
             continue
         keys = readings(item.name, connector)
+        if not keys and connector is not None and readings(item.name):
+            found.others.add(item)
+            continue
         if not keys:
             found.strangers.add(item)
             if len(found.strange) < _NAMED:

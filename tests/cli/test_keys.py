@@ -102,8 +102,30 @@ def test_names_are_foretold_one_a_line(run: Run, manifest: MakeManifest) -> None
 def test_a_salt_that_is_given_is_not_shown_unless_asked_for(run: Run, manifest: MakeManifest) -> None:
     given = [manifest("new.yaml"), "--tokens", prompt(list(range(300))), "--salt", "tenant-7"]
     ran = run("keys", "predict", *given)
-    assert (ran.code, "tenant" in ran.out + ran.err, "@(redacted 1)" in ran.out) == (0, False, True)
-    assert "@tenant-7" in run("keys", "predict", *given, "--show-keys").out
+    assert (ran.code, "tenant-7" in ran.out + ran.err, "@(redacted 1)" in ran.out) == (0, False, True)
+    assert "(--show-keys shows them)" in ran.err
+    ran = run("keys", "predict", *given, "--show-keys", "-q")
+    assert ("@tenant-7" in ran.out, ran.err) == (True, "")
+
+
+@pytest.mark.parametrize("salt", ["a", "5", "02", "acme", "support-8b", "acme/support-8b", "0", "x", "-", "@"])
+def test_only_the_salt_is_left_out_whatever_else_reads_like_it(run: Run, salt: str) -> None:
+    name = f"acme/support-8b@02010201@0@{HASH}"
+    for connector, form in (("lmcache-mp", f"{name}@{salt}"), ("lmcache", f"acme/8b@2@1@4cfc@half@t%{salt}")):
+        if salt == "@" or ("/" in salt and connector == "lmcache-mp"):
+            continue
+        ran = run("keys", "parse", form, "--connector", connector, "-o", "json")
+        shown = f"{name}@(redacted 1)" if connector == "lmcache-mp" else "acme/8b@2@1@4cfc@half@(redacted 1)"
+        assert json.loads(ran.out)[0]["name"] == shown
+
+
+def test_a_salt_that_enters_no_name_is_said_to_enter_none(run: Run, manifest: MakeManifest) -> None:
+    changes = {"cache.connector": "vllm-example", "cache.version": None, "cache.namespace": None}
+    given = [manifest("new.yaml", changes), "--tokens", prompt(list(range(300))), "--salt", "a"]
+    ran = run("keys", "predict", *given)
+    print(ran.out, ran.err)
+    assert (ran.code, "redacted" in ran.out) == (0, False)
+    assert "the salt is in none of these names" in ran.err
 
 
 def test_the_manifests_own_namespace_is_not_shown_either(run: Run, manifest: MakeManifest) -> None:

@@ -98,7 +98,12 @@ def test_one_connectors_names_alone(run: Run) -> None:
     put(f"acme@0x02000200@0@{HASHES[0]}.data")
     assert run("stores", "scan", "kv", "--connector", "lmcache-mp").code == 0
     ran = run("stores", "scan", "kv", "--connector", "vllm-example", "-o", "json")
-    assert (ran.code, json.loads(ran.out)["strangers"]["entries"]) == (11, 1)
+    data = json.loads(ran.out)
+    assert (ran.code, data["others"]["entries"], data["strangers"]["entries"]) == (11, 1, 0)
+    put("notes.txt")
+    out = run("stores", "scan", "kv", "--connector", "vllm-example").out
+    assert "OF ANOTHER CONNECTOR THAN THE ONE ASKED FOR\n\n  1 entry" in out or "ASKED FOR\n  1 entry" in out
+    assert "OF NO KNOWN SCHEME\n  1 entry" in out
 
 
 @pytest.mark.parametrize(
