@@ -10,7 +10,7 @@ from kvgate.rules.carried import carries
 from kvgate.rules.catalogue import dimension, dimensions
 from kvgate.rules.change import PROFILE, UNVERIFIED, Change
 from kvgate.rules.manifest import Manifest
-from kvgate.rules.profile import Coverer, Feature
+from kvgate.rules.profile import Cell, Coverer, Feature
 from kvgate.rules.schema import Feature as Carried
 from kvgate.rules.values import UNKNOWN, Known
 
@@ -33,8 +33,7 @@ def _change(new: Manifest, dimension_id: str, kind: str, detail: str) -> Change:
     return Change(dimension_id, kind, path, UNKNOWN, new.get(path), "all", detail)
 
 
-def _verdict(new: Manifest, cover: Coverer, dimension_id: str, feature: str, what: str) -> list[Change]:
-    cell = cover.request(cast("Feature", feature))
+def _verdict(new: Manifest, cover: Coverer, dimension_id: str, cell: Cell, what: str) -> list[Change]:
     if cell.key in _SEPARATING:
         return []
     connector = new.value("cache.connector")
@@ -55,7 +54,7 @@ def _features(new: Manifest, cover: Coverer) -> list[Change]:
     changes = [
         change
         for feature in sorted(carried)
-        for change in _verdict(new, cover, "request_features", feature, f"requests carry {feature}")
+        for change in _verdict(new, cover, "request_features", cover.request(cast("Feature", feature)), f"requests carry {feature}")
     ]
     if "lora" not in carried and not new.knows("adapters") and cover.request("lora").key not in _SEPARATING:
         detail = "whether adapters are served is not known, and the key is not known to hold them"
@@ -95,7 +94,7 @@ def _tenancy(new: Manifest, cover: Coverer) -> list[Change]:
         return [_change(new, "cache.tenancy", "fault", f"there is a {boundary} boundary and nothing carries it")]
     if (why := _cannot_carry(new, cover, carrier)) is not None:
         return [_change(new, "cache.tenancy", "fault", f"the {boundary} boundary is carried by {carrier}, {why}")]
-    return _verdict(new, cover, "cache.tenancy", carrier, f"the {boundary} boundary is carried by {carrier}")
+    return _verdict(new, cover, "cache.tenancy", cover.carrier(carrier), f"the {boundary} boundary is carried by {carrier}")
 
 
 def _cannot_carry(new: Manifest, cover: Coverer, carrier: str) -> str | None:
@@ -115,7 +114,7 @@ def _cannot_carry(new: Manifest, cover: Coverer, carrier: str) -> str | None:
             return "which is one and the same for all of them"
         held = carrier == "cache_salt" or carrier not in get_args(Carried)
         return None if held else "which is not in the key of every request"
-    cell = cover.request(cast("Feature", carrier))
+    cell = cover.carrier(carrier)
     if cell.key in _SEPARATING and cell.scope != "tenant":
         return "which is not in the key of every request"
     return None
@@ -126,7 +125,7 @@ def _scales(new: Manifest, cover: Coverer) -> list[Change]:
         return [_change(new, "precision.kv_scales", UNVERIFIED, "not known on the new side")]
     if new.value("precision.kv_scales") != "dynamic":
         return []
-    return _verdict(new, cover, "precision.kv_scales", "kv_scales", "KV scales are calibrated while running")
+    return _verdict(new, cover, "precision.kv_scales", cover.request("kv_scales"), "KV scales are calibrated while running")
 
 
 def _mutable(new: Manifest, cover: Coverer) -> list[Change]:
@@ -134,7 +133,7 @@ def _mutable(new: Manifest, cover: Coverer) -> list[Change]:
     if not isinstance(mutable, Known):
         return [_change(new, "weights.mutable", UNVERIFIED, "not known on the new side")]
     if mutable.value is True:
-        return _verdict(new, cover, "weights.mutable", "weights", "weights are updated while serving")
+        return _verdict(new, cover, "weights.mutable", cover.request("weights"), "weights are updated while serving")
     return []
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from pydantic import Field, model_validator
 
@@ -65,6 +65,24 @@ class Knob(DataModel):
     when_key_has: str | None = None
     schemes: list[str] = Field(default_factory=lambda: ["", "file", "fs", "s3", "gs"])
     whole_hosts: list[str] = Field(default_factory=list)
+
+
+class Tags(DataModel):
+    """Values that a request may carry under names of the sender's choice, all of them part of its entries' keys.
+
+    ``prefix``: what such a name begins with. ``taken``: what may follow it and holds one value for the whole deployment.
+    """
+
+    prefix: str
+    taken: list[str]
+    source: str
+
+    def carry(self, name: str) -> bool:
+        """Whether something is the name of such a value."""
+        return name.startswith(self.prefix) and _TAG.fullmatch(name, len(self.prefix)) is not None
+
+
+_TAG = re.compile(r"[A-Za-z0-9_-]+")  # a dot, @ or % would be read as something else somewhere
 
 
 class Clearing(DataModel):
@@ -130,7 +148,8 @@ class Profile(DataModel):
     """One connector and key scheme. A dimension or feature it does not list is not known.
 
     ``engine``: the one whose code was read with it; ``null`` where no engine makes the keys. ``outlives_worker``:
-    whether entries stay when the worker that made them is gone. ``knobs``: ``null`` where no setting is known, ``[]``
+    whether entries stay when the worker that made them is gone. ``tags``: what can carry a tenant boundary beside
+    ``requests``. ``knobs``: ``null`` where no setting is known, ``[]``
     where there positively is none. ``isolation``: what keeps entries apart where no setting that a manifest holds does.
     """
 
@@ -147,6 +166,7 @@ class Profile(DataModel):
     model_name: str
     cells: dict[str, Cell]
     requests: dict[Feature, Cell]
+    tags: Tags | None = None
     knobs: list[Knob] | None
     isolation: str | None = None
     clearing: Clearing
@@ -254,6 +274,15 @@ class Coverer:
             return cell
         note = f"it enters the key where {other} does, and requests may carry either"
         return cell.model_copy(update={"key": "unknown", "note": note})
+
+    def carrier(self, name: str) -> Cell:
+        """Return what the key does with what carries a tenant boundary: something requests carry, or a tag of theirs."""
+        tags = None if self.profile is None else self.profile.tags
+        if tags is None or not tags.carry(name):
+            return self.request(cast("Feature", name))
+        if name.removeprefix(tags.prefix) in tags.taken:
+            return _NOTHING.model_copy(update={"note": "cache.namespace stands there; take another name"})
+        return Cell.model_construct(key="separates", scope="tenant", source=tags.source)
 
     @property
     def token_keyed(self) -> bool:

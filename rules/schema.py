@@ -255,7 +255,10 @@ class Tenancy(Section):
     """Who may share cached state, and what carries the boundary into the key."""
 
     boundary: Literal["shared", "organization", "tenant", "user", "session"]
-    carried_by: Text | None
+    carried_by: Text | None = Field(
+        description="cache_salt, or what else the connector's key holds: its section in docs/connectors.md names it; "
+        "a field of cache.key_fields for an application's own store; null: nothing"
+    )
 
 
 class Cache(Section):

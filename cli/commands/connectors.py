@@ -97,7 +97,7 @@ def _summary(profile: Profile) -> dict[str, object]:
 
 
 def _show(page: Page, profile: Profile) -> None:
-    from kvgate.cli.formats.connectors import read_at, step
+    from kvgate.cli.formats.connectors import read_at, step, tag
 
     page.parts([(profile.id, "bold"), (f"  {profile.title}", "")], hang=2)
     if profile.versions:
@@ -113,6 +113,8 @@ def _show(page: Page, profile: Profile) -> None:
     if profile.requests:
         page.heading("WHAT VARIES BETWEEN REQUESTS")
         _cells(page, {str(feature): cell for feature, cell in profile.requests.items()})
+    if profile.tags is not None:
+        page.say(tag(profile.tags), indent=2, hang=2)
     page.heading("HOW ENTRIES ARE ISOLATED")
     if profile.isolation:
         page.say(profile.isolation, indent=2)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from kvgate.cli.formats.escaping import code
 from kvgate.rules.keyforms import Form
-from kvgate.rules.profile import Cell, Coverage, EveryConnector, Feature, Profile, Upgrade, Versions
+from kvgate.rules.profile import Cell, Coverage, EveryConnector, Feature, Profile, Tags, Upgrade, Versions
 
 KEYS: Mapping[Coverage, str] = {
     "separates": "in the key",
@@ -82,6 +82,12 @@ def step(row: Upgrade) -> str:
     kv = "KV the same" if row.kv == "same" else "KV not known to be the same"
     note = f": {row.note}" if row.note else ""
     return f"{row.path} {row.from_} to {row.to}: {_STEPS[row.keys]}, {kv}, for {entries} entries{note}"
+
+
+def tag(tags: Tags) -> str:
+    """Return how a tag of each request carries a tenant boundary, in one line."""
+    name = f"{tags.prefix}NAME (letters, digits, - and _; not {', '.join(tags.taken)})"
+    return f"what can carry a tenant boundary: cache.tenancy.carried_by: {name}, a tag of each request; {tags.source}"
 
 
 _STEPS = {"kept": "keys kept", "cold": "other keys, so old entries go cold", "joins": "keys meet those of others"}
@@ -174,6 +180,8 @@ def _section(profile: Profile, shared: EveryConnector) -> Iterator[str]:
 
 
 def _ways(profile: Profile) -> Iterator[str]:
+    if profile.tags is not None:
+        yield f"- {tag(profile.tags)}"
     for knob in profile.knobs or ():
         condition = f" (where the key holds {knob.when_key_has})" if knob.when_key_has else ""
         yield f"- a place of its own, {code(knob.path)}{condition}: {'; '.join(map(code, knob.how))}"

@@ -91,6 +91,9 @@ def predict(manifest: Manifest, request: Request) -> Prediction:
     namespace = facts.set_or("cache.namespace", "")
     if namespace:
         facts.assumed.append(f"every request carries cache.namespace as its tag lmcache.tag.{_TAG}, and no other tag")
+    tenancy = manifest.value("cache.tenancy")
+    if isinstance(tenancy, Mapping) and str(tenancy.get("carried_by")).startswith("lmcache.tag."):
+        facts.lacks("cache.tenancy", f"the value of the tag {tenancy['carried_by']} enters every name")
     if request.media:
         facts.lacks("request_features", "the ids that LMCache puts in the place of media are not foretold")
     if request.embeds is not None:

@@ -52,3 +52,22 @@ def test_adapters_are_asked_for() -> None:
     """Served adapters over a key that does not hold them are a self-fault, whatever the features say."""
     sides = {"cache.connector": "lmcache", "adapters": [{"name": "billing", "digest": "blake3:" + "9" * 64}]}
     assert decided(sides, sides).exit_code == 30
+
+
+def test_a_tag_of_lmcache_carries_and_none_but_a_tag_does() -> None:
+    tagged = {"cache.connector": "lmcache", **tenancy("lmcache.tag.tenant")}
+    assert decided(tagged, tagged).verdict == REUSE
+    assert decided({"cache.connector": "lmcache"}, tagged).exit_code == 10  # old requests may have been tagged
+    for other in ("cache_salt", "lmcache.tag.", "lmcache.tag.a@b", "lmcache.skip_save", "lmcache.tag.ns", "tenant"):
+        sides = {**tagged, **tenancy(other)}
+        assert not decided(sides, sides).accepted, other
+    elsewhere = {**tagged, "cache.connector": "lmcache-mp"}
+    assert not decided(elsewhere, elsewhere).accepted
+
+
+def test_the_tag_of_the_namespace_carries_no_tenant() -> None:
+    """It holds one value for all, so what it says of tenants is not known, and the finding names the way out."""
+    sides = {"cache.connector": "lmcache", **tenancy("lmcache.tag.ns")}
+    (finding,) = decided(sides, sides).findings
+    assert finding.unverified
+    assert "take another name" in finding.change.detail

@@ -153,6 +153,11 @@ UNFORETOLD: dict[str, tuple[str, dict[str, Any], str]] = {
     "a refused salt": ("lmcache-mp", {"cache.namespace": "a/b"}, "refuses"),
     "a refused name": ("lmcache-mp", {"model.id": "acme@8b"}, "refuses"),
     "tenants": ("lmcache-mp", {"cache.tenancy": {"boundary": "tenant", "carried_by": "cache_salt"}}, "salt"),
+    "tagged tenants": (
+        "lmcache",
+        {"cache.tenancy": {"boundary": "tenant", "carried_by": "lmcache.tag.tenant"}},
+        "lmcache.tag.tenant",
+    ),
     "a draft": ("lmcache-mp", {"engine.speculative": {"method": "eagle"}}, "draft"),
     "unknown layers": ("vllm-example", {"model.config/model_type": "gpt_neox"}, "layers"),
 }
