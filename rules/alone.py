@@ -54,7 +54,9 @@ def _features(new: Manifest, cover: Coverer) -> list[Change]:
     changes = [
         change
         for feature in sorted(carried)
-        for change in _verdict(new, cover, "request_features", cover.request(cast("Feature", feature)), f"requests carry {feature}")
+        for change in _verdict(
+            new, cover, "request_features", cover.request(cast("Feature", feature)), f"requests carry {feature}"
+        )
     ]
     if "lora" not in carried and not new.knows("adapters") and cover.request("lora").key not in _SEPARATING:
         detail = "whether adapters are served is not known, and the key is not known to hold them"
@@ -94,7 +96,9 @@ def _tenancy(new: Manifest, cover: Coverer) -> list[Change]:
         return [_change(new, "cache.tenancy", "fault", f"there is a {boundary} boundary and nothing carries it")]
     if (why := _cannot_carry(new, cover, carrier)) is not None:
         return [_change(new, "cache.tenancy", "fault", f"the {boundary} boundary is carried by {carrier}, {why}")]
-    return _verdict(new, cover, "cache.tenancy", cover.carrier(carrier), f"the {boundary} boundary is carried by {carrier}")
+    return _verdict(
+        new, cover, "cache.tenancy", cover.carrier(carrier), f"the {boundary} boundary is carried by {carrier}"
+    )
 
 
 def _cannot_carry(new: Manifest, cover: Coverer, carrier: str) -> str | None:
@@ -125,7 +129,9 @@ def _scales(new: Manifest, cover: Coverer) -> list[Change]:
         return [_change(new, "precision.kv_scales", UNVERIFIED, "not known on the new side")]
     if new.value("precision.kv_scales") != "dynamic":
         return []
-    return _verdict(new, cover, "precision.kv_scales", cover.request("kv_scales"), "KV scales are calibrated while running")
+    return _verdict(
+        new, cover, "precision.kv_scales", cover.request("kv_scales"), "KV scales are calibrated while running"
+    )
 
 
 def _mutable(new: Manifest, cover: Coverer) -> list[Change]:

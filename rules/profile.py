@@ -70,7 +70,7 @@ class Knob(DataModel):
 class Tags(DataModel):
     """Values that a request may carry under names of the sender's choice, all of them part of its entries' keys.
 
-    ``prefix``: what such a name begins with. ``taken``: what may follow it and holds one value for the whole deployment.
+    ``prefix``: what such a name begins with. ``taken``: what may follow it, and holds one value for all requests.
     """
 
     prefix: str
@@ -276,7 +276,7 @@ class Coverer:
         return cell.model_copy(update={"key": "unknown", "note": note})
 
     def carrier(self, name: str) -> Cell:
-        """Return what the key does with what carries a tenant boundary: something requests carry, or a tag of theirs."""
+        """Return what the key does with what carries a tenant boundary: something of requests, or a tag of theirs."""
         tags = None if self.profile is None else self.profile.tags
         if tags is None or not tags.carry(name):
             return self.request(cast("Feature", name))
