@@ -6,17 +6,21 @@ import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from kvgate.probes.endpoints.backend import EndpointBackend, Urls
 from kvgate.probes.rehearsal.evidence import evidence_of
 from kvgate.probes.rehearsal.rehearse import Size, rehearse
 from kvgate.probes.rehearsal.staging import Rehearsal
 from kvgate.rules.manifest import Manifest
+from tests.cli.conftest import in_process
 from tests.corpora.engine_server import Answer, Engine, serving
-from tests.probes.rehearsal.pairs import MOVED, ROLLED, SALT_DROPPED, TENANTS, WEIGHTS, deployment
+from tests.probes.rehearsal.pairs import BASE, MOVED, ROLLED, SALT_DROPPED, TENANTS, WEIGHTS, deployment
+from tests.rules.clean import data
 
 SERVED = {"engine.version": "0.33.0"}
 BLOCK = 64
@@ -183,3 +187,45 @@ def test_a_server_that_is_gone_is_named() -> None:
     seen = rehearse(old, new, lambda: EndpointBackend(old, new, Urls(url, url)))
     assert seen.state == "not-run"
     assert "cannot be reached" in seen.reason
+
+
+def test_the_command_asks_both_servers_and_check_takes_what_it_wrote(tmp_path: Path) -> None:
+    sides = []
+    for name, changes in (("old", {}), ("new", {**WEIGHTS, **ROLLED})):
+        sides.append(tmp_path / f"{name}.yaml")
+        sides[-1].write_text(yaml.safe_dump(data({**BASE, **SERVED, **changes})))
+    pair_ = [str(side) for side in sides]
+    store: dict[str, int] = {}
+    with running(Server(1, store), Server(2, store)) as (old, new):
+        servers = ("--backend", "endpoint", "--old-endpoint", old, "--new-endpoint", new)
+        ran = in_process("rehearse", *pair_, *servers, "-o", str(tmp_path / "seen.json"), "--quiet")
+    assert (ran.code, ran.out) == (0, "proved\n"), ran.err
+    seen = json.loads((tmp_path / "seen.json").read_text())
+    assert (seen["figures"]["backend"], seen["figures"]["model"]) == ("endpoint", "real")
+    assert old in seen["command"]
+    again = in_process("check", *pair_, "--evidence", str(tmp_path / "seen.json"), "--no-config")
+    assert again.code in (0, 10), again.err
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (("--backend", "endpoint", "--old-endpoint", "http://127.0.0.1:1"), "needs a server for each side"),
+        (("--old-endpoint", "http://127.0.0.1:1"), "only --backend endpoint asks servers"),
+        (("--new-launch", "serve.sh"), "only --backend vllm starts launch files"),
+        (("--backend", "vllm", "--new-launch", "serve.sh"), "or neither"),
+        (("--backend", "imaginary"), "is not one of embedded, vllm, endpoint"),
+        (
+            ("--backend", "endpoint", "--old-endpoint", "http://a:secret@127.0.0.1:1", "--new-endpoint", "http://h:1"),
+            "the URL holds credentials",
+        ),
+    ],
+)
+def test_options_that_cannot_be_meant_are_refused_before_anything_is_written(
+    tmp_path: Path, options: tuple[str, ...], why: str
+) -> None:
+    side = tmp_path / "side.yaml"
+    side.write_text(yaml.safe_dump(data(BASE)))
+    ran = in_process("rehearse", str(side), str(side), *options, "-o", str(tmp_path / "seen.json"))
+    assert (ran.code, why in ran.err, "secret" in ran.err) == (2, True, False), ran.err
+    assert not (tmp_path / "seen.json").exists()
