@@ -85,6 +85,11 @@ def _changed_inputs(recorded: dict[str, Any]) -> list[str]:
     for name, expected in named:
         if name in ("-", "<data>"):
             raise InputError(f"an input was not a file ({name}), so the record cannot be derived again", where=name)
-        if hash_file(Path(name)) != expected:
+        try:
+            changed = hash_file(Path(name)) != expected
+        except InputError as error:
+            hint = error.hint or "inputs are read as they are named, from the folder that `kvgate check` ran in"
+            raise InputError(error.message, where=error.where, hint=hint) from None
+        if changed:
             found.append(f"{name}: its bytes are not those that the record was made from")
     return found

@@ -39,13 +39,18 @@ def parse_outputs(given: Sequence[str]) -> list[Output]:
         raise UsageError(
             f"{to_stdout[0]} and {to_stdout[1]} would both go to standard output",
             where="-o",
-            hint=f"give all but one a path: -o {to_stdout[1]}=FILE",
+            hint=f"give all but one a path: -o {_in_a_file(to_stdout[:2])}=FILE",
         )
     files = [output.path.resolve() for output in outputs if output.path is not None]
     for number, file in enumerate(files):
         if file in files[:number]:
             raise UsageError("is named by two outputs", where=str(file), hint="one file for each format")
     return outputs if to_stdout else [*outputs, Output("text", None)]
+
+
+def _in_a_file(both: Sequence[str]) -> str:
+    """Return which of two formats a file serves better: annotations are read off standard output alone."""
+    return both[0] if both[1] == "github" else both[1]
 
 
 def refuse_overwriting(outputs: Iterable[Path], inputs: Iterable[Path]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,7 +10,7 @@ import typer
 from kvgate.cli.options import Debug, NoColor
 
 if TYPE_CHECKING:
-    from kvgate.rules.pack import Discharge, Pack, Ruling
+    from kvgate.rules.pack import Discharge, Obligation, Pack, Ruling
 
 
 def explain(
@@ -56,14 +57,32 @@ def _find(pack: Pack, name: str) -> Ruling:
     )
 
 
+_DEMANDED: Mapping[Obligation, str] = {
+    "separate": "separate: old entries out of the new deployment's reach, by a namespace of its own "
+    "(`kvgate namespace NEW` prints the settings) or a key that holds what differs",
+    "delete": "delete: the old entries deleted, and that declared (`kvgate check --declare clear`)",
+}
+
+
+def _otherwise(rule: Ruling) -> str:
+    """Say what settles a finding whose rule names no condition."""
+    from kvgate.rules.pack import AdverseRule
+
+    if isinstance(rule, AdverseRule):
+        return f"proved {rule.evidence} evidence on the same deployments that names it in `supersedes`"
+    if rule.self_fault:
+        return "nothing but another deployment"
+    return "no evidence: what it demands has to be met" if rule.obligations else "nothing needs to"
+
+
 def _fields(rule: Ruling) -> list[tuple[str, list[str]]]:
     from kvgate.rules.pack import AdverseRule, Rule
 
     fields = [
-        ("demands", [", ".join(rule.obligations) or "nothing: it is harmless"]),
+        ("demands", [_DEMANDED[one] for one in rule.obligations] or ["nothing: it is harmless"]),
         ("answers", [f"KV still valid: {rule.kv_valid}; tokens equal: {rule.tokens_equal}"]),
         ("why", [rule.why]),
-        ("settled by", [_discharge(one) for one in rule.discharged_by] or ["nothing"]),
+        ("settled by", [_discharge(one) for one in rule.discharged_by] or [_otherwise(rule)]),
     ]
     if isinstance(rule, AdverseRule):
         fields.insert(0, ("watches", [f"evidence of the kind {rule.evidence} that is refuted"]))

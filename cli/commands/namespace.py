@@ -41,7 +41,12 @@ def namespace(
     tensor_map(deployment)  # an id of weights that the tensors contradict would be that of another deployment
     derived = derive(deployment)
     if derived.id is None:
-        console.say(f"no id can be derived: {len(derived.missing)} parts of the identity are not known")
+        names = ", ".join(name for name, _ in derived.missing)
+        console.say(
+            f"no id can be derived until this is known: {names}"
+            if quiet
+            else "no id can be derived until this is known:"
+        )
         if not quiet:
             width = max(len(name) for name, _ in derived.missing)
             for name, settle in derived.missing:

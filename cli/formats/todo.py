@@ -22,6 +22,11 @@ _BECAUSE = re.compile(
     r"|([a-z_.]+) is not known; the profile"
 )
 
+_MIXED = (
+    "Then check again: that says what becomes of the old entries. Entries that a deployment wrote while it was like "
+    "this are anybody's: delete those."
+)
+
 CAPTURE = "kvgate capture MODEL --from LAUNCH_FILE -o DIR"
 
 
@@ -105,8 +110,13 @@ def steps(report: Report) -> list[Step]:
     faults = report.group("fault")
     if faults:
         fixes = dict.fromkeys(f"{one.detail}: {one.fix or one.settle or one.why}" for one in faults)
+        leaks = any("delete" in one.open for one in faults)
         found.append(
-            Step("Change the new deployment: it is unsafe by itself, whatever the old one was", exact=tuple(fixes))
+            Step(
+                "Change the new deployment: it is unsafe by itself, whatever the old one was",
+                exact=tuple(fixes),
+                notes=(_MIXED,) if leaks else (),
+            )
         )
     elif not report.accepted:
         found += [*_silences(report), *_clearings(report), *_settings(report)]

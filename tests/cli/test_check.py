@@ -159,6 +159,10 @@ def test_usage_errors(run: Run, pair: tuple[str, str], arguments: list[str], mes
     assert ran.err.startswith("error: ")
 
 
+def test_annotations_stay_on_standard_output(run: Run, pair: tuple[str, str]) -> None:
+    assert "-o text=FILE" in run("check", *pair, "-o", "text", "-o", "github").err
+
+
 @pytest.mark.parametrize("arguments", [["check"], ["check", "a", "b", "--nope"], ["chekc"], ["record"]])
 def test_usage_errors_of_the_command_line_itself(run: Run, arguments: list[str]) -> None:
     ran = run(*arguments)

@@ -60,6 +60,9 @@ def test_explain_says_all_that_a_rule_says(run: Run) -> None:
         assert words in out
     assert "lifecycle-audit" in run("explain", "refuted-lifecycle-audit").out
     assert "exit 30" in run("explain", "fault-mutable-weights").out
+    assert "kvgate namespace NEW" in run("explain", "kv-dtype-changed").out
+    assert "--declare clear" in run("explain", "tenancy-widened").out
+    assert "supersedes" in run("explain", "refuted-isolation").out
 
 
 def test_every_rule_can_be_explained(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,6 +111,9 @@ def test_namespace_lists_what_is_missing_most_useful_first(run: Run, manifest: M
     order = [line.split()[0] for line in ran.err.splitlines()[1:]]
     assert order[:2] == ["weights", "engine.version"]
     assert order[-2:] == ["roles", "weights.served"]
+    quiet = run("namespace", name, "--quiet")
+    assert (quiet.code, quiet.out, len(quiet.err.splitlines())) == (11, "", 1)
+    assert "weights, engine.version" in quiet.err
 
 
 def test_namespace_without_a_profile_says_that_nothing_puts_it_in_force(run: Run, manifest: MakeManifest) -> None:
@@ -166,7 +172,9 @@ def test_a_record_that_was_made_up_is_refused_in_one_line(run: Run, manifest: Ma
     assert "is not a record that this version can lay out" in ran.err
 
 
-def test_a_record_verifies_until_a_byte_changes(run: Run, manifest: MakeManifest, tmp_path: Path) -> None:
+def test_a_record_verifies_until_a_byte_changes(
+    run: Run, manifest: MakeManifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run("check", manifest("old.yaml"), manifest("new.yaml", {"precision.kv_cache": "fp8_e4m3"}), "-o", "json=r.json")
     assert run("record", "verify", "r.json").code == 0
     whole = (tmp_path / "r.json").read_text()
@@ -175,6 +183,12 @@ def test_a_record_verifies_until_a_byte_changes(run: Run, manifest: MakeManifest
     assert (ran.code, ran.out) == (3, "")
     assert "predicate.accepted" in ran.err
     (tmp_path / "r.json").write_text(whole)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    ran = run("record", "verify", "../r.json")
+    assert (ran.code, ran.out) == (3, "")
+    assert "from the folder that `kvgate check` ran in" in ran.err
+    monkeypatch.chdir(tmp_path)
     with (tmp_path / "old.yaml").open("a") as file:
         file.write("\n")
     ran = run("record", "verify", "r.json")

@@ -48,6 +48,14 @@ def test_a_version_without_a_profile_is_said_first_with_what_helps() -> None:
     assert (first.commands, first.exact) == ((), ())
 
 
+def test_a_leak_says_what_becomes_of_entries_and_another_fault_says_nothing_of_them() -> None:
+    leak = {"cache.tenancy": {"boundary": "tenant", "carried_by": None}}
+    (step,) = steps(_report({}, leak))
+    assert "delete those" in step.notes[0]
+    (step,) = steps(_report({}, {"weights.mutable": True}))
+    assert step.notes == ()
+
+
 def test_no_declaration_is_asked_for_of_what_is_known() -> None:
     texts = [render_text(record("no-profile"), width=120, color=False), render_markdown(record("no-profile"))]
     for text in texts:
