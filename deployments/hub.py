@@ -151,6 +151,10 @@ def _is_timeout(error: BaseException) -> bool:
     return type(error).__name__ in ("ReadTimeout", "ConnectTimeout", "PoolTimeout", "WriteTimeout")
 
 
+def _is_unreachable(error: BaseException) -> bool:
+    return type(error).__name__ in ("ConnectError", "ProxyError", "ConnectionError")  # httpx's, requests'
+
+
 def explained(error: Exception, name: str) -> InputError:
     """Return what an error of huggingface_hub means to a user, without the URLs and headers that it quotes.
 
@@ -179,6 +183,8 @@ def explained(error: Exception, name: str) -> InputError:
         return InputError("cannot be the name of a repository", where=name, hint="org/name, or an existing folder")
     if _is_timeout(error):
         return InputError(f"the hub does not answer within {SECONDS} seconds", where=name, hint=_NETWORK)
+    if _is_unreachable(error):
+        return InputError("the hub cannot be reached", where=name, hint=_NETWORK)
     if isinstance(error, errors.LocalEntryNotFoundError):
         return InputError(
             "is not in the cache, and the hub cannot be reached",

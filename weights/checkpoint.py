@@ -37,6 +37,10 @@ from kvgate.weights.tensor_file import TensorFile
 
 INDEX = "model.safetensors.index.json"
 _SHARD = re.compile(r"(.*?)-?([0-9]{5,})-of-([0-9]{5,})\.[a-z]+")
+_NO_FOLDER: dict[type[OSError], str] = {
+    FileNotFoundError: "there is no such file or folder",
+    NotADirectoryError: "is no checkpoint: neither a folder nor a file of a known kind",
+}
 _PEFT = "base_model."  # what PEFT's names of adapter tensors begin with (peft 0.21.2, utils/save_and_load.py)
 ASIDE = "(not in the index) "
 """What stands before the name of a tensor whose file the index leaves out; no tensor of a checkpoint is called so."""
@@ -175,7 +179,7 @@ def list_folder(folder: Path) -> list[str]:
         return sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
     except OSError as error:
         hint = "give the folder that holds the safetensors files, a .gguf file, or a tensor map (.jsonl)"
-        what = f"cannot be read as a folder: {error.strerror}"
+        what = _NO_FOLDER.get(type(error), f"cannot be read as a folder: {error.strerror}")
         raise InputError(what, where=str(folder), hint=hint) from error
 
 

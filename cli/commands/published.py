@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kvgate.rules.progress import Progress
 
+_FILES = (".gguf", ".safetensors", ".jsonl", ".yaml")
+
 
 def facts_published(path: str, compare: str | None, progress: Progress) -> dict[str, Any]:
     """Return what a hub publishes of a revision's weights, or how two revisions differ by it.
@@ -29,8 +31,8 @@ def facts_published(path: str, compare: str | None, progress: Progress) -> dict[
     sides = []
     for text in (path, *(() if compare is None else (compare,))):
         split = split_repository(text)
-        if split is None:
-            raise UsageError("is no org/name[@revision]", where=text)
+        if split is None or text.endswith(_FILES):
+            raise UsageError("is no org/name[@revision]", where=text, hint="without --hub a file or folder is read")
         sides.append(published(*split))
     old = sides[0]
     if compare is None:

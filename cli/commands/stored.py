@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _MAP = ".jsonl"
 _MANIFESTS = (".yaml", ".yml")
+_Kv = tuple[str, str]  # kv_digest and kv_rule
 _SHOWN = ("digest", "kv_digest", "kv_rule", "layout", "tensors", "bytes")
 
 
@@ -83,7 +84,7 @@ class Stored:
         if any(adapters):
             where = str((old, new)[adapters[1]])
             raise InputError("an adapter does not compare with a model", where=where, hint="compare like with like")
-        (before, old_facts), (after, new_facts) = self._side(old), self._side(new)
+        (before, old_facts, old_kv), (after, new_facts, new_kv) = self._side(old), self._side(new)
         opaque = [any(entry.dtype == OPAQUE for entry in side.entries) for side in (before, after)]
         if opaque[0] != opaque[1]:
             where = str((old, new)[opaque[1]])
@@ -106,6 +107,7 @@ class Stored:
                 facts["state"] = "undecided"
         elif old_facts != new_facts:
             facts["state"] = "different"
+        facts |= _kv(facts["state"], old_kv, new_kv)
         if old_facts is not None and new_facts is not None:
             keys = sorted(old_facts.keys() | new_facts.keys())
             facts["metadata"] = [key for key in keys if old_facts.get(key) != new_facts.get(key)]
@@ -113,15 +115,15 @@ class Stored:
             facts["note"] = why
         return facts
 
-    def _side(self, path: Path) -> tuple[TensorMap, dict[str, Any] | None]:
-        """Return the tensors at ``path``, and what GGUF says beside them."""
+    def _side(self, path: Path) -> tuple[TensorMap, dict[str, Any] | None, _Kv | None]:
+        """Return the tensors at ``path``, what GGUF says beside them, and what of them KV depends on."""
         from kvgate.weights.tensor_map import TensorMap
 
-        if (mapped := map_of(path)) is not None:
-            return mapped, None
+        if (mapped := _mapped(path)) is not None:
+            return mapped[0], None, mapped[1]
         found = self.checkpoint(path)
         facts = None if found.metadata is None else {**found.metadata, "digest of all": found.metadata_digest}
-        return TensorMap(found.digest, found.entries), facts
+        return TensorMap(found.digest, found.entries), facts, (found.kv_digest, found.kv_rule)
 
     def checkpoint(self, path: Path) -> CheckpointFingerprint:
         """Hash what lies at ``path``.
@@ -136,6 +138,20 @@ class Stored:
             path = Path(real)  # once: a link that is turned meanwhile would give one side's config with other tensors
         config = effective_config(read_config(path)).config if os.path.exists(path / "config.json") else None  # noqa: PTH110
         return fingerprint_checkpoint(path, config, self._progress, kept=self._kept, opaque_pickle=self._opaque)
+
+
+def _kv(state: str, old: _Kv | None, new: _Kv | None) -> dict[str, str]:
+    """Say whether those tensors are equal that persisted KV depends on, and how they were chosen.
+
+    Two digests say it only where one rule chose the tensors of both; a map alone does not say of which model it is.
+    """
+    rules = {"not known" if one is None else one[1] for one in (old, new)}
+    rule = {"kv_rule": " and ".join(sorted(rules))}
+    if state != "different":
+        return {"kv_tensors": state} | rule
+    if old is None or new is None or len(rules) > 1:
+        return {"kv_tensors": "not known"} | rule
+    return {"kv_tensors": "equal" if old[0] == new[0] else "different"} | rule
 
 
 def _untied(found: MapDifference, old: Path, new: Path) -> str | None:
@@ -164,6 +180,12 @@ def map_of(path: Path) -> TensorMap | None:
     Raises:
         InputError: it cannot be read, contradicts its manifest, or a release names none.
     """
+    mapped = _mapped(path)
+    return None if mapped is None else mapped[0]
+
+
+def _mapped(path: Path) -> tuple[TensorMap, _Kv | None] | None:
+    """Return a map as :func:`map_of` does, with what its manifest says of the tensors that KV depends on."""
     from kvgate.inputs import load_manifest
     from kvgate.rules.errors import InputError
     from kvgate.weight_maps import tensor_map
@@ -171,7 +193,7 @@ def map_of(path: Path) -> TensorMap | None:
     from kvgate.weights.tensor_map import read_map
 
     if path.suffix == _MAP:
-        return read_map(path, None)
+        return read_map(path, None), None
     if path.suffix not in _MANIFESTS:
         names = list_folder(path) if path.is_dir() else []
         if "manifest.yaml" not in names or any(name.endswith((".safetensors", ".gguf")) for name in names):
@@ -181,7 +203,8 @@ def map_of(path: Path) -> TensorMap | None:
     if found is None:
         hint = "give the checkpoint's folder, or capture it again"
         raise InputError("the manifest names no tensor map", where=release.source, hint=hint)
-    return found
+    digest, rule = (release.value(f"weights.checkpoint.{name}") for name in ("kv_digest", "kv_rule"))
+    return found, None if digest is None or rule is None else (digest, rule)
 
 
 def _is_adapter(path: Path) -> bool:

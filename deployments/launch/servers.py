@@ -44,7 +44,7 @@ def chosen(servers: Sequence[Server], only: Sequence[str], where: str) -> tuple[
     meant = [server for server in servers if all(name in server.names for name in only)]
     leading = [one for one in meant if not any(word.text == "--headless" for word in one.run.arguments)]
     if not meant and servers:
-        raise InputError(f"no server is called {only[0]!r}", where=where, hint=named(servers))
+        raise InputError(f"no server is called {only[0]!r}", where=where, hint=f"#NAME is one of: {_names(servers)}")
     if not meant:
         raise InputError(
             "no container starts a server that kvgate reads",
@@ -54,6 +54,12 @@ def chosen(servers: Sequence[Server], only: Sequence[str], where: str) -> tuple[
             "`docker compose config` prints",
         )
     return (leading, [one for one in meant if one not in leading]) if leading else (meant, [])
+
+
+def _names(servers: Sequence[Server]) -> str:
+    """List the names that choose among servers; without any, what they are called in errors."""
+    found = sorted(set().union(*(one.names for one in servers)))
+    return ", ".join(found[:_MAX_SHOWN]) or named(servers)
 
 
 def named(servers: Sequence[Server]) -> str:

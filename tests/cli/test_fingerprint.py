@@ -305,3 +305,49 @@ def test_a_head_that_nothing_says_to_be_tied_is_explained(run: Run, tmp_path: Pa
     (tmp_path / "unsaid" / "config.json").write_text(tied)
     ran = run("fingerprint", "said", "--compare", "unsaid")
     assert (ran.code, "note:" in ran.out) == (0, False)
+
+
+def test_whether_kv_depends_on_what_differs_is_said(run: Run, tmp_path: Path) -> None:
+    config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 2}
+    key = "model.layers.0.self_attn.k_proj.weight"
+    changes = {"old": (), "head": ("lm_head.weight",), "keys": (key,), "bare": ("lm_head.weight",)}
+    for name, changed in changes.items():
+        tensors = llama()
+        for one in changed:
+            tensors[one] = Tensor(tensors[one].dtype, tensors[one].shape, bytes(len(tensors[one].data)))
+        folder = write(tmp_path / name, tensors)
+        if name != "bare":
+            (folder / "config.json").write_text(json.dumps(config))
+
+    def told(old: str, new: str) -> tuple[str, str, str]:
+        facts = json.loads(run("fingerprint", old, "--compare", new, "-o", "json").out)
+        return facts["state"], facts["kv_tensors"], facts["kv_rule"]
+
+    found = fingerprint_checkpoint(tmp_path / "head", config)
+    rule = found.kv_rule
+    assert told("old", "old") == ("equal", "equal", rule)
+    assert told("old", "head") == ("different", "equal", rule)
+    assert told("old", "keys") == ("different", "different", rule)
+    assert told("old", "bare")[:2] == ("different", "not known")
+    run("fingerprint", "head", "-o", "map=head.jsonl")
+    assert told("old", "head.jsonl") == ("different", "not known", f"{rule} and not known")
+    release = _release(tmp_path / "release", found) / "manifest.yaml"
+    document = json.loads(release.read_text())
+    document["weights"]["checkpoint"] |= {"kv_digest": found.kv_digest, "kv_rule": found.kv_rule}
+    document["model"]["config"] = config
+    release.write_text(json.dumps(document))
+    assert told("old", "release") == ("different", "equal", rule)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["missing.gguf"], "there is no such file or folder"),
+        (["config.json"], "is no checkpoint"),
+        (["missing.gguf", "--hub"], "is no org/name[@revision]"),
+    ],
+)
+def test_what_is_no_checkpoint_is_said_to_be_none(run: Run, arguments: list[str], words: str) -> None:
+    Path("config.json").write_text("{}")
+    ran = run("fingerprint", *arguments)
+    assert (ran.code in (2, 3), words in ran.err) == (True, True), ran.err

@@ -400,8 +400,9 @@ def test_servers_of_two_models_are_not_one_deployment() -> None:
         read(*pools(model="org/other"))
     (chosen,) = read_launch([file(*pools(model="org/other"), only="decode")])
     assert chosen.model == "org/other"
-    with pytest.raises(InputError, match="no server is called 'none'"):
+    with pytest.raises(InputError, match="no server is called 'none'") as caught:
         read_launch([file(*pools(), only="none")])
+    assert {"prefill", "decode"} < set(str(caught.value.hint).removeprefix("#NAME is one of: ").split(", "))
 
 
 def test_a_group_with_two_builds_of_one_image_is_refused_naming_both() -> None:

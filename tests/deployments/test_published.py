@@ -247,3 +247,10 @@ def test_without_the_package_gguf_is_undecided(gguf_hub: Hub, monkeypatch: pytes
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     assert compare_published(before, after, endpoint=gguf_hub.url).state == "undecided"
     assert gguf_hub.sent == 0
+
+
+def test_a_hub_that_cannot_be_reached_is_said_to_be_out_of_reach() -> None:
+    with pytest.raises(InputError) as caught:
+        published("org/m", None, endpoint="http://127.0.0.1:1")
+    assert (caught.value.message, caught.value.where) == ("the hub cannot be reached", "org/m")
+    assert "HF_ENDPOINT" in str(caught.value.hint)

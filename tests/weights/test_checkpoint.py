@@ -191,7 +191,7 @@ def test_nothing_is_no_checkpoint(tmp_path: Path) -> None:
         open_checkpoint(tmp_path)
     with pytest.raises(InputError, match="hold no tensor"):
         open_checkpoint(write(tmp_path, {}))
-    with pytest.raises(InputError, match="cannot be read as a folder"):
+    with pytest.raises(InputError, match="is no checkpoint: neither a folder nor a file of a known kind"):
         open_checkpoint(tmp_path / "model.safetensors")
-    with pytest.raises(InputError, match="cannot be read as a folder"):
+    with pytest.raises(InputError, match="there is no such file or folder"):
         open_checkpoint(tmp_path / "missing")
