@@ -123,7 +123,6 @@ def test_a_salt_that_enters_no_name_is_said_to_enter_none(run: Run, manifest: Ma
     changes = {"cache.connector": "vllm-example", "cache.version": None, "cache.namespace": None}
     given = [manifest("new.yaml", changes), "--tokens", prompt(list(range(300))), "--salt", "a"]
     ran = run("keys", "predict", *given)
-    print(ran.out, ran.err)
     assert (ran.code, "redacted" in ran.out) == (0, False)
     assert "the salt is in none of these names" in ran.err
 
@@ -140,10 +139,16 @@ def test_what_is_not_known_is_said_and_nothing_is_foretold(run: Run, manifest: M
     given = manifest("new.yaml", {"cache.chunk_size": FORGET, "parallelism.tensor": FORGET})
     ran = run("keys", "predict", given, "--tokens", prompt([1, 2]))
     assert (ran.code, ran.out) == (11, "")
-    assert "not known: cache.chunk_size: not known" in ran.err
+    assert "not known: cache.chunk_size: not known: capture with --set cache.chunk_size=VALUE" in ran.err
     assert "not known: parallelism: " in ran.err
     ran = run("keys", "predict", given, "--tokens", prompt([1, 2]), "-o", "json")
     assert (ran.code, json.loads(ran.out)["names"]) == (11, None)
+
+
+def test_a_version_that_is_not_known_is_asked_for(run: Run, manifest: MakeManifest) -> None:
+    given = manifest("new.yaml", {"cache.version": FORGET})
+    ran = run("keys", "predict", given, "--tokens", prompt([1, 2]))
+    assert (ran.code, "capture with --set cache.version=VALUE" in ran.err) == (11, True)
 
 
 def test_a_connector_whose_names_are_not_known(run: Run, manifest: MakeManifest) -> None:

@@ -75,6 +75,10 @@ def unread(found: Inventory) -> None:
     found.unread, found.first_unread = 1, [Unread("a", "no permission", folder=True)]
 
 
+def of_others(found: Inventory) -> None:
+    found.others.entries = 1
+
+
 def strange(found: Inventory) -> None:
     found.strangers.entries = 1
 
@@ -87,7 +91,7 @@ def beyond(found: Inventory) -> None:
     found.beyond.entries = 1
 
 
-@pytest.mark.parametrize("spoil", [unread, strange, partial, beyond])
+@pytest.mark.parametrize("spoil", [unread, of_others, strange, partial, beyond])
 def test_what_was_not_wholly_read_proves_nothing(spoil: Any, tmp_path: Path) -> None:
     found = scanned(tmp_path / "kv")
     spoil(found)

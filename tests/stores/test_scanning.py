@@ -74,7 +74,8 @@ def test_what_is_of_no_known_scheme_is_listed_as_such(tmp_path: Path) -> None:
     assert [row.connectors for row in scan(tmp_path).rows] == [("vllm-example",)]
     found = scan(tmp_path, "lmcache-mp")
     assert (found.rows, found.complete) == ([], False)
-    assert (found.strangers.entries, found.strangers.bytes, len(found.strange)) == (3, 18, 3)
+    assert (found.strangers.entries, found.strangers.bytes, len(found.strange)) == (2, 11, 2)
+    assert (found.others.entries, found.others.bytes) == (1, 7)
 
 
 def test_what_is_no_file_is_counted_and_never_followed(tmp_path: Path) -> None:
