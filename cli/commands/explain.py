@@ -66,11 +66,11 @@ _DEMANDED: Mapping[Obligation, str] = {
 
 def _otherwise(rule: Ruling) -> str:
     """Say what settles a finding whose rule names no condition."""
-    from kvgate.rules.pack import AdverseRule
+    from kvgate.rules.pack import AdverseRule, Rule
 
     if isinstance(rule, AdverseRule):
         return f"proved {rule.evidence} evidence on the same deployments that names it in `supersedes`"
-    if rule.self_fault:
+    if isinstance(rule, Rule) and rule.self_fault:
         return "nothing but another deployment"
     return "no evidence: what it demands has to be met" if rule.obligations else "nothing needs to"
 
