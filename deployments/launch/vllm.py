@@ -15,7 +15,7 @@ from kvgate.deployments.launch.connectors import (
     read_connector,
     undecided,
 )
-from kvgate.deployments.launch.engine_line import CODE, DROPPED, TOKENIZER, TRUE, EngineLine, because
+from kvgate.deployments.launch.engine_line import CODE, DROPPED, TOKENIZER, TRUE, EngineLine, because, shown_name
 from kvgate.deployments.launch.environment import environment_table
 from kvgate.deployments.launch.facts import LaunchFacts
 from kvgate.deployments.launch.flags import Given
@@ -84,6 +84,7 @@ _STORE_VARIABLES: dict[str, Mapping[str, str]] = {
     KVBM: {},
     AIBRIX: AIBRIX_PATHS,
 }
+_CONNECTOR_MARKS = ("kv-transfer-config", "kv_transfer_config", "kv_connector")
 _SET_BY_ENVIRONMENT = (
     "engine.prefix_hash.seed",
     "engine.kv_layout",
@@ -304,6 +305,7 @@ class _VllmLine(EngineLine):
             facts = read_connector(config, self.clean_environment())
         else:
             facts = no_connector()
+            self._connector_in_a_variable()
         if facts.rest:
             self.args["kv-transfer-config"] = facts.rest
         self.place(facts)
@@ -317,6 +319,15 @@ class _VllmLine(EngineLine):
         else:
             self.values["roles"] = None
         return facts
+
+    def _connector_in_a_variable(self) -> None:
+        """Say that a variable holds the connector which the line does not have: somebody meant it to be passed on."""
+        for name, word in sorted(self.run.environment.items()):
+            if any(mark in word.text for mark in _CONNECTOR_MARKS):
+                self.notes.append(
+                    f"{shown_name(name)} holds a connector, and the command that was read has none: nothing in these "
+                    "files passes it on, and it is read as no persistent cache"
+                )
 
     def _offloading(self, config: Mapping[str, Any]) -> CacheFacts:
         backend = self.flags.get("kv-offloading-backend") or Given("native")

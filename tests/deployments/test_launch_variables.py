@@ -33,6 +33,16 @@ def test_a_known_variable_is_its_value(text: str) -> None:
     assert read(text).model == "org/m"
 
 
+PASSED_ON = """MORE='--kv-transfer-config={"kv_connector":"LMCacheConnectorV1","kv_role":"kv_both"}'"""
+
+
+@pytest.mark.parametrize("passed", [True, False])
+def test_a_connector_in_a_variable_that_nobody_passes_on_is_noted(passed: bool) -> None:
+    facts = read(f"export {PASSED_ON}; vllm serve m {'$MORE' if passed else ''}")
+    noted = [note for note in facts.notes if note.startswith("MORE holds a connector, ")]
+    assert (facts.values.get("cache.connector"), len(noted)) == (("lmcache", 0) if passed else (None, 1))
+
+
 UNKNOWN = [
     "MODEL='a b'; vllm serve $MODEL",
     "MODEL='org/*'; vllm serve $MODEL",
