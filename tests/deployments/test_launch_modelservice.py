@@ -196,7 +196,7 @@ def test_a_value_that_nobody_has_read_is_named() -> None:
     facts = read(modelservice(decode))
     assert names == {name for name in names for note in facts.notes if name in note and "leaves it out" in note}
     guessed = read(modelservice(decode, version="0.5.0"))
-    assert "is no key that kvgate has read" in reason(guessed, "engine.args")
+    assert "is no key that kvgate knows" in reason(guessed, "engine.args")
 
 
 def test_pieces_of_kustomize_are_told_to_be_put_together() -> None:

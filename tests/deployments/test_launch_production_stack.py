@@ -196,7 +196,7 @@ def test_a_value_that_nobody_has_read_is_named(place: str) -> None:
     assert [note for note in facts.notes if "kvCacheDtype" in note and "leaves it out" in note]
     assert facts.values["engine.args"]
     del files["Chart.yaml"]
-    assert "kvCacheDtype is no key" in reason(read(files), "engine.args")
+    assert "kvCacheDtype is no key that kvgate knows" in reason(read(files), "engine.args")
 
 
 def test_later_values_are_laid_over_earlier_ones() -> None:

@@ -52,7 +52,7 @@ def chart(name: str) -> Chart:
 
 def unread(place: str) -> str:
     """Say why flags may be given that a file does not show: a key that nobody has read."""
-    return f"{place} is no key that kvgate has read, and it may set this"
+    return f"{place} is no key that kvgate knows (misspelt, or of another version), and it may set this"
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,10 @@ class ChartVersion:
     def _reason(self) -> str:
         name = self.chart.name
         if self.given is None:
-            return f"which version of the chart {name} is deployed is not known (give what `helm show chart` prints)"
+            return (
+                f"which version of the chart {name} is deployed is not known: give its Chart.yaml, or what "
+                "`helm show chart` prints, as one more --from"
+            )
         shown = clean_text(self.given) or "..."
         read = f"{self.chart.read[0]} to {self.chart.read[-1]}"
         return f"kvgate has read the chart {name} {read}, and not {shown}, which may set this"
