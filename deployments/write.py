@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kvgate.deployments.capture import Captured
 
 MANIFEST = "manifest.yaml"
+_NO_FOLDER = frozenset({".json", ".jsonl", ".md", ".toml", ".txt"})  # a file was meant
 _LOOKED_AT = 1 << 20  # bytes of a file that say whose it is: `schema` stands in the first lines of all of them
 # A string that starts with a letter is a string to every YAML reader, these words apart; PyYAML itself quotes
 # the ones it would read as something else.
@@ -92,9 +93,12 @@ def require_writable(target: Path) -> None:
     """Refuse a place that :func:`write` cannot or should not write to, before the work is done; nothing is left there.
 
     Raises:
-        InputError: it cannot be written to, or a file is there that no capture wrote.
+        InputError: it cannot be written to, its name is that of another kind of file, or a file is there that no
+            capture wrote.
     """
     folder, _ = _place(target)
+    if target.suffix in _NO_FOLDER and not target.is_dir():
+        raise InputError("a manifest is a YAML file", where=str(target), hint="NAME.yaml, or a folder")
     try:
         for path in places(target):
             if path.is_dir():

@@ -166,6 +166,10 @@ def test_whether_a_place_can_be_written_is_known_before(name: str, tmp_path: Pat
     (tmp_path / "taken" / "manifest.yaml").mkdir(parents=True)
     with pytest.raises(InputError, match="is a folder, and"):
         require_writable(tmp_path / "taken")
+    with pytest.raises(InputError, match="a manifest is a YAML file"):
+        require_writable(tmp_path / "m.txt")
+    (tmp_path / "m.txt").mkdir()
+    require_writable(tmp_path / "m.txt")
 
 
 @pytest.mark.parametrize("name", ["manifest.yaml", "weights.jsonl", "tokens.jsonl"])
