@@ -53,6 +53,11 @@ class Found:
         self.file = file
         self._folder = Path() if file is None else file.parent
 
+    @property
+    def shown(self) -> str | None:
+        """The file as seen from the current folder."""
+        return None if self.file is None else self.path(self.file.name)
+
     def path(self, name: str) -> str:
         """Return a path of the configuration as seen from the current folder."""
         path = self._folder / name

@@ -11,6 +11,11 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an i
 NoColor = Annotated[bool, typer.Option("--no-color", help="No colours; so does NO_COLOR in the environment.")]
 ConfigFile = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE", help="Read this configuration, and look for no other."),
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="Read this configuration. Else the nearest kvgate.yaml, or pyproject.toml with [tool.kvgate], is read: of "
+        "this folder or one above it, up to the root of the git repository.",
+    ),
 ]
 NoConfig = Annotated[bool, typer.Option("--no-config", help="Read no configuration file.")]

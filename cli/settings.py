@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from kvgate.rules.document import parse_document
 from kvgate.rules.errors import InputError, UsageError
-from kvgate.rules.manifest import schema_leaves
+from kvgate.rules.manifest import refuse_value, schema_leaves
 from kvgate.rules.schema import ManifestModel
 
 _ANYTHING = object()  # a JSON value: any type will do
@@ -51,8 +51,56 @@ def check_path(path: str, where: str) -> None:
         raise UsageError(
             f"{path!r} is not a manifest path",
             where=where,
-            hint=f"did you mean {near[0]}?" if near else "`kvgate schema manifest` prints the paths there are",
+            hint=f"did you mean {near[0]}?" if near else f"a path starts with {_sections()}",
         )
+
+
+def _sections() -> str:
+    *names, last = dict.fromkeys(leaf.partition(".")[0] for leaf in schema_leaves() if _types(leaf) is not None)
+    return f"{', '.join(names)} or {last}"
+
+
+def refuse_values(settings: Mapping[str, Any], where: str) -> None:
+    """Refuse values that no manifest can hold, before any work is done.
+
+    Raises:
+        UsageError: naming the path, and the place that the value is from.
+
+    """
+    try:
+        for path, value in settings.items():
+            refuse_value(path, value, where)
+    except InputError as error:
+        raise UsageError(error.message, where=error.where, hint=error.hint) from None
+
+
+def laid_over(configured: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Let the command line win: what it sets replaces what is configured at, below and above the same path.
+
+    Of a mapping that is configured above it, only that part is replaced.
+    """
+    merged = dict(settings)
+    for path, value in configured.items():
+        above = any(path == own or path.startswith(f"{own}.") for own in settings)
+        inside = {own: given for own, given in settings.items() if own.startswith(f"{path}.")}
+        if not above and not inside:
+            merged[path] = value
+        elif not above and isinstance(value, Mapping) and path in schema_leaves():
+            # A complete collection stays one: as parts, they would be added to what is found out.
+            merged = {own: given for own, given in merged.items() if own not in inside}
+            merged[path] = _replaced(value, {own[len(path) + 1 :]: given for own, given in inside.items()})
+        elif not above and isinstance(value, Mapping):
+            merged |= laid_over({f"{path}.{name}": part for name, part in value.items()}, inside)
+    return merged
+
+
+def _replaced(collection: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, Any]:
+    replaced = dict(collection)
+    for path, value in parts.items():
+        head, _, rest = path.partition(".")
+        inner = replaced.get(head)
+        replaced[head] = _replaced(inner if isinstance(inner, Mapping) else {}, {rest: value}) if rest else value
+    return replaced
 
 
 def _value(path: str, text: str) -> Any:

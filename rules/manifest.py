@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import BaseModel, ValidationError
 
@@ -17,6 +17,9 @@ from kvgate.rules.dtypes import canonical_dtype
 from kvgate.rules.errors import InputError
 from kvgate.rules.schema import SCHEMA_ID, ManifestModel
 from kvgate.rules.values import UNKNOWN, Basis, Field, Known
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 # Lists whose entries have an identity become maps, so that adding one entry is one change
 # (DeepDiff reports a prepended list entry as a change of every entry after it).
@@ -137,6 +140,31 @@ def manifest_from(document: Mapping[str, Any], source: str = "<data>") -> Manife
     return _validated(document, source, digest_of_data, {})
 
 
+def refuse_value(path: str, value: Any, source: str) -> None:
+    """Refuse a value that no manifest can hold at a path, whatever else stands in it.
+
+    Args:
+        path: a manifest path; what is required beside it may be missing.
+        value: plain data.
+        source: what to call the place that the value is from.
+
+    Raises:
+        InputError: the wrong type, a part of the value itself is missing, a credential; naming source and path.
+    """
+    document: Any = value
+    for part in reversed(path.split(".")):
+        document = {part: document}
+    document = {"schema": SCHEMA_ID, **document}
+    refuse_credentials(document, source, {}, vocabulary=_VOCABULARY, names=_NAMES)
+    try:
+        ManifestModel.model_validate(document)
+    except ValidationError as error:
+        depth = len(path.split("."))
+        own = [one for one in _problems(error) if one["type"] != "missing" or len(one["loc"]) > depth]
+        if own:
+            raise _input_error(own[0], source, {}) from None
+
+
 @cache
 def schema_leaves() -> tuple[str, ...]:
     """Return every path of the schema that holds a value or a complete collection, in schema order."""
@@ -182,7 +210,7 @@ def _validated(document: Any, source: str, content: str, lines: Mapping[tuple[st
     try:
         ManifestModel.model_validate(document)
     except ValidationError as error:
-        raise _input_error(error, source, lines) from None
+        raise _input_error(_problems(error)[0], source, lines) from None
     manifest = Manifest(document, source, content, lines)
     _refuse_contradictions(manifest)
     for role in document.get("roles") or ():
@@ -192,7 +220,7 @@ def _validated(document: Any, source: str, content: str, lines: Mapping[tuple[st
             ManifestModel.model_validate(pool)
             _refuse_contradictions(Manifest(pool, source, content))
         except (ValidationError, InputError) as error:
-            problem = _input_error(error, source, {}) if isinstance(error, ValidationError) else error
+            problem = _input_error(_problems(error)[0], source, {}) if isinstance(error, ValidationError) else error
             said = f"roles: {role['name'][:_QUOTED]!r}: {problem.message}"
             raise InputError(said, where=manifest.where("roles"), hint=problem.hint) from None
     return manifest
@@ -219,9 +247,11 @@ def _at(source: str, lines: Mapping[tuple[str, ...], int], path: tuple[str, ...]
     return source
 
 
-def _input_error(error: ValidationError, source: str, lines: Mapping[tuple[str, ...], int]) -> InputError:
-    problems = error.errors(include_url=False, include_context=False)
-    first = problems[0]
+def _problems(error: ValidationError) -> list[ErrorDetails]:
+    return error.errors(include_url=False, include_context=False)
+
+
+def _input_error(first: ErrorDetails, source: str, lines: Mapping[tuple[str, ...], int]) -> InputError:
     # A union reports one problem for each of its branches; the branch labels are not manifest paths.
     path = tuple(
         str(part)

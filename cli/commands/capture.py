@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from kvgate.deployments.capture import Captured
     from kvgate.deployments.launch import LaunchFile
 
+_WIDTH = 120  # characters
+_MANY = 3  # fields with one reason that is said once
+_WITH_LAUNCH = "capture with the launch line (--from), or "
 _MAX_LAUNCH = 1 << 20  # bytes; the longest real launch scripts are a hundredth of it
 
 
@@ -124,14 +128,19 @@ def capture(
     from kvgate.cli.config import find_config
     from kvgate.cli.output import refuse_overwriting
     from kvgate.cli.progress import shown
-    from kvgate.cli.settings import parse_settings
+    from kvgate.cli.settings import laid_over, parse_settings, refuse_values
     from kvgate.deployments.launch import read_launch
     from kvgate.deployments.write import places, require_writable, write
 
     adapters, key = _adapters(adapter or ()), api_key(api_key_env)
     settings = parse_settings(set_ or ())
     found = find_config(config, none=no_config)
-    _check_paths(found.capture.set, found.capture.unset, unset or ())
+    configured = "capture.set" if found.shown is None else f"{found.shown}: capture.set"
+    _check_paths(found.capture.set, found.capture.unset, unset or (), configured)
+    refuse_values(found.capture.set, configured)
+    refuse_values(settings, "--set")
+    declared = laid_over(found.capture.set, settings)
+    _require_boundary(declared)
     elsewhere = None if renderer in (None, "here") else _elsewhere(renderer)
     files = (None if elsewhere is None else elsewhere.path, chat_template, found.file)
     read = (*(_split(name)[0] for name in launch or () if name != "-"), *files)
@@ -151,7 +160,7 @@ def capture(
             launch=lines,
             beside=Beside(adapters, tokenizer, draft, chat_template),
             renderer=elsewhere or ("here" if renderer else None),
-            sets=_laid_over(found.capture.set, settings),
+            sets=declared,
             unsets=[*found.capture.unset, *(unset or ())],
             snapshot_to=Path(scratch) / "tokens.jsonl",
             kept=None if hash_cache is None else KeptHashes(hash_cache, not_kept),
@@ -163,7 +172,11 @@ def capture(
         )
         path = write(captured, output)
     if not quiet:
-        for line in _left_open(captured):
+        if found.shown is not None:
+            console.say(f"configuration: {found.shown}")
+        elif captured.unknown and not no_config:
+            console.say("configuration: no kvgate.yaml in this folder or, up to the repository's root, above it")
+        for line in _left_open(captured, launched=bool(lines)):
             console.say(line)
     console.emit(f"{path}\n")
     return 0
@@ -195,22 +208,25 @@ def _adapters(given: Iterable[str]) -> dict[str, Path]:
     return adapters
 
 
-def _check_paths(configured: Iterable[str], configured_unset: Iterable[str], unset: Iterable[str]) -> None:
+def _check_paths(
+    configured: Iterable[str], configured_unset: Iterable[str], unset: Iterable[str], where_configured: str
+) -> None:
     from kvgate.cli.settings import check_path
 
-    for paths, where in ((configured, "capture.set"), (configured_unset, "capture.unset"), (unset, "--unset")):
+    for paths, where in ((configured, where_configured), (configured_unset, "capture.unset"), (unset, "--unset")):
         for path in paths:
             check_path(path, where)
 
 
-def _laid_over(configured: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Let the command line win: what it sets replaces what is configured at, below and above the same path."""
-    kept = {
-        path: value
-        for path, value in configured.items()
-        if not any(path == own or path.startswith(f"{own}.") or own.startswith(f"{path}.") for own in settings)
-    }
-    return {**kept, **settings}
+def _require_boundary(declared: Mapping[str, Any]) -> None:
+    """Refuse a part of the tenancy without its boundary, which no file says."""
+    from kvgate.rules.errors import UsageError
+
+    section = "cache.tenancy"
+    parts = [path for path in declared if _below(path, section)]
+    if parts and f"{section}.boundary" not in parts:
+        hint = f"--set {section}.boundary=tenant, or what else it is"
+        raise UsageError(f"{section}.boundary is required beside it", where=f"--set {parts[0]}", hint=hint)
 
 
 def _launch_file(given: str) -> LaunchFile:
@@ -262,8 +278,11 @@ class _Beside(Mapping[str, bytes]):
         return sum(1 for _ in self)
 
 
-def _left_open(captured: Captured) -> Iterator[str]:
-    """Say what a reader should know, and what stays unknown with what settles it, most useful first."""
+def _left_open(captured: Captured, *, launched: bool) -> Iterator[str]:
+    """Say what a reader should know, and what stays unknown with what settles it, most useful first.
+
+    A reason that many fields share is said once, and with it what settles all of them: it stands in the reason.
+    """
     from kvgate.rules.catalogue import dimensions
 
     for note in captured.notes:
@@ -275,9 +294,20 @@ def _left_open(captured: Captured) -> Iterator[str]:
         concerned = [one for one in dimensions() if one.owns(path) or any(_below(own, path) for own in one.paths)]
         settle = concerned[0].settle if len(concerned) == 1 else ""
         rows.append((min((one.order for one in concerned), default=0), path, reason, settle))
-    yield f"unknown: {len(rows)}, most useful first (unknown equals nothing: a check refuses it where it counts)"
-    for _, path, reason, settle in sorted(rows, key=lambda row: row[0]):
-        yield f"  {path}: {reason}" + (f"; {settle}" if settle and "--set" in settle else "")
+    count = len(rows)
+    yield f"unknown: {count}, most useful first (unknown equals nothing: a check refuses it where it counts)"
+    shared: dict[str, list[str]] = {}
+    for _, path, reason, _ in sorted(rows, key=lambda row: row[0]):
+        shared.setdefault(reason, []).append(path)
+    settling = {path: settle.removeprefix(_WITH_LAUNCH if launched else "") for _, path, _, settle in rows}
+    for reason, paths in shared.items():
+        if len(paths) >= _MANY:
+            yield f"  {len(paths)} fields: {reason}"
+            yield from textwrap.wrap(", ".join(paths), _WIDTH, initial_indent="    ", subsequent_indent="    ")
+            continue
+        for path in paths:
+            settle = settling[path]
+            yield f"  {path}: {reason}" + (f"; {settle}" if "--set" in settle else "")
 
 
 def _below(path: str, section: str) -> bool:

@@ -142,7 +142,7 @@ class Recorded:
         self.served = ()
         self.tokens = None
         self.notes = ("a note",)
-        self.unknown = (
+        self.unknown: tuple[tuple[str, str], ...] = (
             ("roles", "no launch line was given"),
             ("parallelism", "no launch line was given"),
             ("engine.version", "the image is named 'latest'"),
@@ -208,13 +208,51 @@ def test_what_stays_unknown_is_said_most_useful_first(run: Run, recorded: Record
     ran = run("capture", "m", "-o", "out")
     assert recorded.model == "m"
     lines = ran.err.splitlines()
-    assert lines[0] == "note: a note"
-    assert lines[1].startswith("unknown: 4, most useful first")
-    assert [line.split(":")[0].strip() for line in lines[2:]] == [
+    assert lines[0].startswith("configuration: no kvgate.yaml in this folder")
+    assert lines[1] == "note: a note"
+    assert lines[2].startswith("unknown: 4, most useful first")
+    assert [line.split(":")[0].strip() for line in lines[3:]] == [
         *("engine.version", "adapters.billing.digest", "parallelism", "roles")
     ]
-    assert lines[2].endswith("the image is named 'latest'; --set engine.version=VERSION")
+    assert lines[3].endswith("the image is named 'latest'; --set engine.version=VERSION")
     assert run("capture", "m", "-o", "out", "--quiet").err == ""
+
+
+def test_a_reason_that_many_fields_share_is_said_once(run: Run, recorded: Recorded, tmp_path: Path) -> None:
+    (tmp_path / "kvgate.yaml").write_text("{}\n")
+    shared = ("cache.serde", "engine.block_size", "weights.checkpoint", "engine.args")
+    recorded.unknown = (
+        *((path, "the chart's version: give Chart.yaml") for path in shared),
+        ("engine.kv_layout", "set from outside"),
+    )
+    ran = run("capture", "m", "--from", "-", "-o", "out", stdin=b"vllm serve m\n")
+    assert ran.err.splitlines() == [
+        "configuration: kvgate.yaml",
+        "note: a note",
+        "unknown: 5, most useful first (unknown equals nothing: a check refuses it where it counts)",
+        "  4 fields: the chart's version: give Chart.yaml",
+        "    weights.checkpoint, engine.block_size, engine.args, cache.serde",
+        # What was done is not asked for: the launch line was given.
+        "  engine.kv_layout: set from outside; --set engine.kv_layout=null",
+    ]
+
+
+def test_what_is_set_of_a_configured_mapping_replaces_that_part(run: Run, recorded: Recorded, tmp_path: Path) -> None:
+    (tmp_path / "kvgate.yaml").write_text(
+        "capture:\n  set:\n    cache.tenancy: {boundary: tenant, carried_by: cache_salt}\n"
+        "    engine.args: {a: 1, b: {c: 2, d: 3}}\n    engine.prefix_hash: null\n"
+    )
+    sets = ("cache.tenancy.carried_by=null", "engine.args.b.c=4", "engine.prefix_hash.seed=0")
+    assert run("capture", "m", "-o", "out", *(word for one in sets for word in ("--set", one))).code == 0
+    assert recorded.asked["sets"] == {
+        "cache.tenancy.boundary": "tenant",
+        "cache.tenancy.carried_by": None,
+        "engine.args": {"a": 1, "b": {"c": 4, "d": 3}},
+        "engine.prefix_hash.seed": "0",
+    }
+    assert run("capture", "m", "-o", "out", "--set", "cache.tenancy=null").code == 0
+    assert recorded.asked["sets"]["cache.tenancy"] is None
+    assert "cache.tenancy.boundary" not in recorded.asked["sets"]
 
 
 def test_a_file_that_the_launch_line_names_is_read_beside_it(run: Run, recorded: Recorded, tmp_path: Path) -> None:
@@ -269,6 +307,12 @@ def test_deployment_files_are_read_together_and_a_name_chooses(run: Run, recorde
         (["--adapter", "billing"], 2, "is not NAME=PATH"),
         (["--adapter", "b=x", "--adapter", "b=y"], 2, "given twice"),
         (["--set", "engine.verson=1"], 2, "did you mean engine.version?"),
+        (["--set", "foo=bar"], 2, "a path starts with release, model, weights, "),
+        (["--set", "request_features=[tag]"], 2, "--set: request_features.0: Input should be 'lora', "),
+        (["--set", "cache.tenancy={carried_by: x}"], 2, "--set: cache.tenancy.boundary: is required"),
+        (["--set", "cache.tenancy.carried_by=x"], 2, "cache.tenancy.boundary is required beside it"),
+        (["--set", "weights.hub.commit=main"], 2, "--set: weights.hub.commit: "),
+        (["--set", "cache.location=redis://u:hunter2hunter2@h"], 2, "--set: cache.location"),
         (["--unset", "enginee"], 2, "'enginee' is not a manifest path"),
         (["--from", "missing.sh"], 3, "missing.sh: cannot be read"),
         (["--from", "."], 3, "not a regular file"),
@@ -289,7 +333,10 @@ def test_a_mistake_in_the_configured_paths_names_them(run: Run, recorded: Record
     (tmp_path / "kvgate.yaml").write_text("capture: {set: {engine.verson: x}}\n")
     ran = run("capture", "m", "-o", "out")
     assert ran.code == 2
-    assert "capture.set: 'engine.verson' is not a manifest path" in ran.err
+    assert "kvgate.yaml: capture.set: 'engine.verson' is not a manifest path" in ran.err
+    (tmp_path / "kvgate.yaml").write_text("capture: {set: {engine.block_size: many}}\n")
+    ran = run("capture", "m", "-o", "out")
+    assert (ran.code, "kvgate.yaml: capture.set: engine.block_size: " in ran.err) == (2, True)
     assert recorded.model == ""
 
 
