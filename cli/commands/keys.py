@@ -133,7 +133,7 @@ def predict_keys(
     names = None if found.names is None else [_veiled(name, scheme.parse(name), veil) for name in found.names]
     notes = []
     if salt is not None and names and scheme.predict(deployment, Request(ids, adapter=adapter)).names == found.names:
-        notes.append("the salt is in none of these names: they are the same for every salt")
+        notes.append("the salt is in none of these names: without it they are the same")
     if names is not None and names != list(found.names or ()):
         notes.append("salts, tags and tenants are left out (--show-keys shows them)")
     if wanted:
