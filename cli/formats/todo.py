@@ -278,7 +278,10 @@ def _learn(report: Report) -> Step:
     if captured > 1:
         rest = "; declare the rest with --set" if captured < len(findings) else ""
         reach = f"settles up to {captured} of {len(findings)}{rest}"
-        return Step("Make known what is not: capture the deployments with their launch lines", (CAPTURE,), (reach,))
+        # A manifest does not hold why a capture left a field open: that a template's version was not given, say.
+        done = "Where that was done, it said what each field that it left open needs: give that, and run it again."
+        what = "Make known what is not: capture the deployments with their launch lines"
+        return Step(what, (CAPTURE,), (reach,), (done,))
     first = [unknown.settle for unknown in unknowns(report).groups if unknown.settle != _NO_SETTING][:3]
     if findings[0].kind == "first" and report.derived is not None:
         return Step("Show what lies at the target", (f"kvgate namespace {report.new}",), notes=(f"{first[0]}.",))
