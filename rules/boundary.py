@@ -133,12 +133,21 @@ def keys_answer(change: Change, boundary: Boundary, sides: Sides) -> KeysAnswer:
     if not boundary.certain:
         return "unknown"
     covers = (sides.old_cover, sides.new_cover)
+    if change.kind != "adverse" and _newly_named(boundary, sides):
+        return "yes"
     keys = {cover.cell(change.dimension).key for cover in covers}
     if keys == {"token-ids"}:
         return "through token ids"
     if sides.same(_PLACE) is not True and any(_PLACE in cover.in_every_key for cover in covers):
         return "unknown"  # another name of a place may be another place
     return "unknown" if "unknown" in keys else "no"
+
+
+def _newly_named(boundary: Boundary, sides: Sides) -> bool:
+    """Whether every key holds a namespace that moved to a name that is safe, which no default is."""
+    if boundary.knob is None or boundary.knob.path == _PLACE or not _same_store(sides):
+        return False
+    return all(boundary.knob.path in cover.in_every_key for cover in (sides.old_cover, sides.new_cover))
 
 
 def about_the_target(change: Change) -> bool:

@@ -47,6 +47,16 @@ def test_a_namespace_that_holds_the_derived_id_is_safe(text: str) -> None:
     assert knob.path == "cache.namespace"
 
 
+def test_a_namespace_that_is_set_newly_keeps_keys_apart_where_the_key_holds_it() -> None:
+    unset: dict[str, Any] = {"cache.namespace": None}
+    new = named(WEIGHTS)
+    assert {one.keys_separate for one in decided(unset, new).findings} == {"yes"}
+    assert {one.keys_separate for one in decided(unset, {**new, "cache.namespace": "prod-b"}).findings} == {"no"}
+    stale = about("isolation", "refuted", unset, new)
+    answers = {one.rule: one.keys_separate for one in decided(unset, new, evidence=[stale]).findings}
+    assert answers["refuted-isolation"] == "no"
+
+
 @pytest.mark.parametrize("text", ["x{}y", "/kv/{}/../old", "old#{}", "old?x={}", "redis://c:6379/0/{}", "/old,/kv/{}"])
 def test_a_namespace_that_only_mentions_the_derived_id_is_not(text: str) -> None:
     assert decided({}, named(WEIGHTS, text)).exit_code == 10
