@@ -182,6 +182,11 @@ class _Engine:
         parsed = _server_parser()(FlexibleArgumentParser()).parse_args(arguments)
         if parsed.model_tag is not None and "--model" not in arguments:
             parsed.model = parsed.model_tag
+        if parsed.enforce_eager:
+            # No model is compiled then; what is left is the ranks of tokens, which would take seconds of each engine.
+            import torch
+
+            torch._dynamo.config.disable = True
         self._engine = LLM.from_engine_args(EngineArgs.from_cli_args(parsed))
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
