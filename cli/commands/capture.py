@@ -292,7 +292,8 @@ def _left_open(captured: Captured, *, launched: bool) -> Iterator[str]:
     rows = []
     for path, reason in captured.unknown:
         concerned = [one for one in dimensions() if one.owns(path) or any(_below(own, path) for own in one.paths)]
-        settle = concerned[0].settle if len(concerned) == 1 else ""
+        settles = {one.settle for one in concerned}
+        settle = settles.pop() if len(settles) == 1 else ""
         rows.append((min((one.order for one in concerned), default=0), path, reason, settle))
     count = len(rows)
     yield f"unknown: {count}, most useful first (unknown equals nothing: a check refuses it where it counts)"

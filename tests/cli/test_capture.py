@@ -224,16 +224,18 @@ def test_a_reason_that_many_fields_share_is_said_once(run: Run, recorded: Record
     recorded.unknown = (
         *((path, "the chart's version: give Chart.yaml") for path in shared),
         ("engine.kv_layout", "set from outside"),
+        ("inputs", "only the operator knows"),
     )
     ran = run("capture", "m", "--from", "-", "-o", "out", stdin=b"vllm serve m\n")
     assert ran.err.splitlines() == [
         "configuration: kvgate.yaml",
         "note: a note",
-        "unknown: 5, most useful first (unknown equals nothing: a check refuses it where it counts)",
+        "unknown: 6, most useful first (unknown equals nothing: a check refuses it where it counts)",
         "  4 fields: the chart's version: give Chart.yaml",
         "    weights.checkpoint, engine.block_size, engine.args, cache.serde",
         # What was done is not asked for: the launch line was given.
         "  engine.kv_layout: set from outside; --set engine.kv_layout=null",
+        "  inputs: only the operator knows; --set inputs=null, or the digests",
     ]
 
 

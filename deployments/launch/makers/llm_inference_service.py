@@ -30,7 +30,7 @@ CONFIG = "LLMInferenceServiceConfig"
 MODEL_AT = "/mnt/models"
 _ADAPTERS_AT = "/mnt/lora"
 _MAIN = "main"
-_GET = "`kubectl get llminferenceserviceconfig -A -o yaml` prints it"
+_GET = "`kubectl get llminferenceserviceconfig -A -o yaml` prints it: give that as one more --from"
 _MORE = "VLLM_ADDITIONAL_ARGS"
 _WORKLOAD = frozenset(
     {"replicas", "scaling", "parallelism", "labels", "annotations", "template", "worker", "kvCacheOffloading"}
