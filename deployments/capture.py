@@ -538,8 +538,8 @@ class _Capture:
             return
         for path in ("engine.packages", "cache.key_fields", "cache.epoch"):
             self._assembly.put(path, None)
-        # A connector of the engine's own has its version; any other has the version that the image holds.
-        if connector is None or connector.startswith(("vllm-", "sglang-hicache-")) or values.get("engine.image"):
+        # A connector of the engine's own has its version. Any other has one of its own, and so may its server have.
+        if connector is None or connector.startswith(("vllm-", "sglang-hicache-")):
             self._assembly.put("cache.version", None)
 
     def _adapters_section(self) -> None:

@@ -45,6 +45,8 @@ _SHORT_WITHOUT_VALUE = frozenset("diPqt")
 _REFERENCE = re.compile(r"(?P<name>[^@]+?)(?::(?P<tag>[\w][\w.-]{0,127}))?(?:@(?P<digest>[a-z0-9]+:[0-9a-f]{32,}))?")
 _RELEASE_TAG = re.compile(r"v?(\d+\.\d+\.\d+(?:\.?(?:rc|post|dev)\d+)*)(?:-[\w.-]+)?")
 
+# LMCache's own images: their tags are LMCache's releases (LMCache/LMCache docker/, docs "Docker installation").
+_LMCACHE = frozenset({"lmcache/standalone", "lmcache/vllm-openai"})
 _OFFICIAL = {
     "vllm/vllm-openai": "vllm",
     "vllm/vllm-openai-cpu": "vllm",
@@ -218,3 +220,11 @@ def read_image(reference: str) -> Image:
     release = _RELEASE_TAG.fullmatch(tag) if tag and engine else None
     pinned = digest if digest and re.fullmatch(r"sha256:[0-9a-f]{64}", digest) else None
     return Image(name, tag, pinned, release[1] if release else None, engine)
+
+
+def lmcache_release(reference: str) -> str | None:
+    """Return the release of LMCache that one of its own images names (``lmcache/standalone:v0.5.6``), else nothing."""
+    image = read_image(reference)
+    own = image.name.removeprefix("docker.io/") in _LMCACHE
+    release = _RELEASE_TAG.fullmatch(image.tag) if own and image.tag else None
+    return release[1] if release else None

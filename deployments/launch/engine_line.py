@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from kvgate.deployments.launch.cache_facts import CacheFacts
-from kvgate.deployments.launch.containers import read_image
+from kvgate.deployments.launch.containers import lmcache_release, read_image
 from kvgate.deployments.launch.environment import environment_table
 from kvgate.deployments.launch.facts import LaunchFacts
 from kvgate.deployments.launch.filled import filled_word
@@ -234,6 +234,7 @@ class EngineLine:
         self.doubted("trust-remote-code", "model.code")
         for path, value in cache.values.items():
             self.values.setdefault(path, value)
+        self._lmcache_version()
         self._altered(adapters)
         self._hidden_settings()
         for path in [path for path in self.values if _covered(path, self.unknown)]:
@@ -316,6 +317,13 @@ class EngineLine:
             self.values["engine.version"] = image.version
         else:
             self.doubt("engine.version", f"{tag} names no release of {self.shown}'s own image")
+
+    def _lmcache_version(self) -> None:
+        word = self.run.image
+        if self.values.get("cache.connector") not in ("lmcache", "lmcache-mp") or word is None or word.expansions:
+            return
+        if (release := lmcache_release(word.text)) is not None:
+            self.values["cache.version"] = release
 
     def _image_named(self) -> str | None:
         word = self.run.image
@@ -477,7 +485,7 @@ class EngineLine:
         reasons = list(dict.fromkeys([*self.run.altered, *self.software, *mounted]))
         if not reasons:
             return
-        for path in CODE:
+        for path in (*CODE, "cache.version") if "cache.version" in self.values else CODE:
             self.doubt(path, reasons[0])
         for path in self.set_by_environment() if self.run.altered else ():
             self.doubt(path, reasons[0])

@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from kvgate.deployments.launch.containers import lmcache_release, read_image
 from kvgate.deployments.launch.facts import LaunchFacts
 from kvgate.deployments.launch.flags import CommandLine, Given, flag_table, read_flags
 from kvgate.deployments.launch.invocation import Invocation
 from kvgate.deployments.launch.places import located, one_location
-from kvgate.deployments.launch.secrets import clean
+from kvgate.deployments.launch.secrets import clean, clean_text
 from kvgate.rules.document import parse_json
 from kvgate.rules.errors import InputError
 
@@ -43,6 +44,10 @@ def with_store(facts: LaunchFacts, run: Invocation, source: str) -> LaunchFacts:
     if facts.values.get("cache.connector") != CONNECTOR:
         return facts
     values, unknown, rest, notes = _Store(run, source).read()
+    engines, servers = (one.get("cache.version") for one in (facts.values, values))
+    if engines is not None and servers is not None and engines != servers:
+        del values["cache.version"]
+        unknown["cache.version"] = f"the engine's image holds LMCache {engines}, and {source} runs {servers}"
     args = facts.values.get("engine.args")
     kept = {path: value for path, value in facts.values.items() if path not in unknown}
     if isinstance(args, Mapping) and rest and "engine.args" not in unknown:
@@ -81,10 +86,30 @@ class _Store:
         for label in (*(label for word in self._line.open for label in word.expansions), *filled):
             for path in (*SAID_BY_SERVER, "engine.args"):
                 self._doubt(path, label)
+        values |= self._image()
         for reason in (*self._run.undisclosed, *self._run.altered):
             self._unknown.setdefault("engine.args", f"LMCache's server: {reason}")
         known = {path: value for path, value in values.items() if path not in self._unknown}
         return known, self._unknown, self._rest, self._notes
+
+    def _image(self) -> dict[str, Any]:
+        """Return the version that the server's own image names; the image's content counts where it is pinned."""
+        word = self._run.image
+        if word is None:
+            return {}
+        if word.expansions:
+            self._doubt("cache.version", word.expansions[0])
+            return {}
+        image, release = read_image(word.text), lmcache_release(word.text)
+        if image.digest is not None:
+            self._rest["image"] = image.digest
+        if release is not None and not self._run.altered:
+            return {"cache.version": release}
+        shown = clean_text(word.text) or "..."
+        self._unknown.setdefault(
+            "cache.version", f"LMCache's server runs {shown}, which names no release of LMCache's own"
+        )
+        return {}
 
     def _doubt(self, path: str, label: str) -> None:
         self._unknown.setdefault(path, f"LMCache's server is started with {label}, which is filled in elsewhere")

@@ -600,3 +600,16 @@ def test_an_image_that_is_named_is_not_declared_away(make_checkpoint: MakeCheckp
     assert "image" not in plain
     pinned = capture(folder, launch=launched(TAGGED.format("v1")), sets={"engine.image": digest}).manifest["engine"]
     assert pinned["image"] == digest
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("connector", ["LMCacheMPConnector", "LMCacheConnectorV1"])
+def test_the_engines_image_does_not_say_that_a_connector_has_no_version(
+    connector: str, make_checkpoint: MakeCheckpoint
+) -> None:
+    """Its server runs in another image, and a profile speaks for versions: what nobody said stays unknown."""
+    transfer = json.dumps({"kv_connector": connector, "kv_role": "kv_both"})
+    line = f"docker run vllm/vllm-openai:v0.33.0@sha256:{'5' * 64} --model /m --kv-transfer-config '{transfer}'"
+    captured = capture(str(make_checkpoint()), launch=launched(line))
+    assert "version" not in captured.manifest["cache"]
+    assert "cache.version" in {path for path, _ in captured.unknown}

@@ -197,3 +197,43 @@ def test_a_file_that_the_script_writes_is_not_the_one_that_was_given(command: st
     other = script.replace("/tmp/c.yaml", "/tmp/other", 1)
     (facts,) = read_launch([LaunchFile("serve.sh", other.encode(), {"/tmp/c.yaml": settings})])
     assert facts.values["parallelism.tensor"] == 2
+
+
+MP = '{"kv_connector":"LMCacheMPConnector","kv_role":"kv_both"}'
+
+
+def versions(engine: str, server: str | None = None) -> LaunchFacts:
+    line = f"docker run {engine} vllm serve org/m --kv-transfer-config '{MP}'"
+    store = f'docker run {server} lmcache server --l2-adapter \'{{"type":"fs","base_path":"/kv"}}\'\n' if server else ""
+    (facts,) = read_launch([LaunchFile("serve.sh", f"{store}{line}\n".encode())])
+    return facts
+
+
+PINNED = "@sha256:" + "5" * 64
+
+
+@pytest.mark.parametrize(
+    ("engine", "server", "version"),
+    [
+        ("lmcache/vllm-openai:v0.5.6", None, "0.5.6"),
+        ("docker.io/lmcache/vllm-openai:v0.5.6" + PINNED, None, "0.5.6"),
+        ("lmcache/vllm-openai:latest", None, None),
+        ("me/vllm-openai:v0.5.6", None, None),
+        ("vllm/vllm-openai:v0.33.0", "lmcache/standalone:v0.5.6", "0.5.6"),
+        ("vllm/vllm-openai:v0.33.0" + PINNED, "lmcache/standalone:v0.6.9", "0.6.9"),
+        ("lmcache/vllm-openai:v0.5.6", "lmcache/standalone:v0.5.6", "0.5.6"),
+        ("lmcache/vllm-openai:v0.5.6", "lmcache/standalone:v0.6.9", None),
+        ("lmcache/vllm-openai:v0.5.6", "me/standalone:v0.5.6", None),
+        ("vllm/vllm-openai:v0.33.0" + PINNED, "lmcache/standalone:$TAG", None),
+    ],
+)
+def test_lmcaches_own_images_say_its_release(engine: str, server: str | None, version: str | None) -> None:
+    """In front of its server another image than the engine's writes the store."""
+    assert versions(engine, server).values.get("cache.version") == version
+
+
+def test_the_content_of_the_servers_image_counts_where_it_is_pinned() -> None:
+    one, other = (
+        versions("vllm/vllm-openai:v0.33.0", f"lmcache/standalone:v0.5.6@sha256:{digit * 64}") for digit in "12"
+    )
+    assert one.values["engine.args"] != other.values["engine.args"]
