@@ -281,7 +281,8 @@ class Coverer:
         if tags is None or not tags.carry(name):
             return self.request(cast("Feature", name))
         if name.removeprefix(tags.prefix) in tags.taken:
-            return _NOTHING.model_copy(update={"note": "cache.namespace stands there; take another name"})
+            note = "cache.namespace stands there, one for all requests: take a tag of another name"
+            return Cell.model_construct(key="no", note=note)
         return Cell.model_construct(key="separates", scope="tenant", source=tags.source)
 
     @property

@@ -66,8 +66,8 @@ def test_a_tag_of_lmcache_carries_and_none_but_a_tag_does() -> None:
 
 
 def test_the_tag_of_the_namespace_carries_no_tenant() -> None:
-    """It holds one value for all, so what it says of tenants is not known, and the finding names the way out."""
+    """It holds one value for all requests, and the finding names the way out."""
     sides = {"cache.connector": "lmcache", **tenancy("lmcache.tag.ns")}
-    (finding,) = decided(sides, sides).findings
-    assert finding.unverified
-    assert "take another name" in finding.change.detail
+    decision = decided(sides, sides)
+    assert decision.exit_code == 30
+    assert "take a tag of another name" in decision.findings[0].change.detail
