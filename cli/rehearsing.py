@@ -107,7 +107,7 @@ def _vllm(old: Manifest, new: Manifest, folders: Folders | None, options: Option
         None if found is None else Path(found),
     )
     old_file, new_file = options.launches
-    launches = None if old_file is None or new_file is None else (_launch(old_file), _launch(new_file))
+    launches = None if old_file is None or new_file is None else (_launch(old_file, old), _launch(new_file, new))
     return lambda: VllmBackend(old, new, installation, folders=folders, launches=launches)
 
 
@@ -119,20 +119,41 @@ def _endpoint(old: Manifest, new: Manifest, _folders: Folders | None, options: O
     return lambda: EndpointBackend(old, new, urls, key=options.key, seconds=options.seconds)
 
 
-def _launch(file: Path) -> Launch:
-    """Read the flags and variables that a launch line starts vLLM with."""
+def _launch(file: Path, manifest: Manifest) -> Launch:
+    """Read the flags and variables that a launch line starts vLLM with.
+
+    Raises:
+        InputError: it cannot be read, is none of vLLM's, leaves something open, or starts another deployment.
+
+    """
     from kvgate.corpora.files import open_regular
+    from kvgate.deployments.launch import LaunchFile, read_launch
     from kvgate.deployments.launch.invocation import find_invocation
     from kvgate.probes.engines.sides import Launch
+    from kvgate.rules.change import alike
+    from kvgate.rules.values import Known
 
     try:
         with open_regular(file) as stream:
-            text = stream.read(_LARGEST_LAUNCH + 1).decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read: {error}", where=str(file)) from None
-    if len(text) > _LARGEST_LAUNCH:
+            content = stream.read(_LARGEST_LAUNCH + 1)
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", where=str(file)) from None
+    if len(content) > _LARGEST_LAUNCH:
         raise InputError(f"larger than the {_LARGEST_LAUNCH:,} bytes allowed", where=str(file))
-    found = find_invocation(text, str(file))
+    launch = LaunchFile(str(file), content)
+    for facts in read_launch([launch]):
+        for path, value in facts.values.items():
+            held = manifest.get(path)
+            # What the line leaves out, an operator may have declared; but not what it stores with.
+            told = value is not None or path == "cache.connector"
+            scalar = not isinstance(value, (dict, list))
+            if told and scalar and isinstance(held, Known) and not alike(held.value, value):
+                raise InputError(
+                    f"{path} is {value!r} here, and {held.value!r} in {manifest.source}",
+                    where=str(file),
+                    hint="capture it",
+                )
+    found = find_invocation(launch.text(), str(file))
     if found.engine != "vllm":
         raise InputError(f"starts {found.engine}, and only vLLM is started here", where=str(file))
     words = [*found.arguments, *found.environment.values()]

@@ -133,7 +133,7 @@ class LMCacheServer:
         arguments += ["--host", _LOOPBACK, "--port", str(port), "--http-host", _LOOPBACK, "--http-port", str(http)]
         arguments += ["--prometheus-port", str(metrics), "--supported-transfer-mode", "auto"]
         arguments += ["--l2-adapter", json.dumps(adapter)]
-        program.serve(folder, arguments, module="lmcache.cli.main")
+        program.serve(folder, arguments)
         self._url = f"http://{_LOOPBACK}:{http}"
         server = {"lmcache.mp.host": f"tcp://{_LOOPBACK}", "lmcache.mp.port": port, "lmcache.mp.mq_timeout": _SECONDS}
         self.transfer: Mapping[str, Any] = {

@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from kvgate.probes.engines.installation import DROPPED, Installation
 from kvgate.probes.rehearsal.backend import Generation
@@ -77,9 +76,7 @@ class Program(ChildProcess):
             if folder.is_dir():
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def serve(
-        self, folder: Path, arguments: Sequence[str], *, module: str | None = None, program: Path | None = None
-    ) -> None:
-        """Start a server: a module of the engine's Python, or a program."""
-        what: dict[str, Any] = {"module": module} if program is None else {"program": str(program)}
-        self.ask({"op": "serve", "folder": str(folder), "arguments": list(arguments), "environment": {}, **what})
+    def serve(self, folder: Path, arguments: Sequence[str], *, program: Path | None = None) -> None:
+        """Start a server: a program, or LMCache's where there is none."""
+        request = {"op": "serve", "folder": str(folder), "arguments": list(arguments), "environment": {}}
+        self.ask(request if program is None else {**request, "program": str(program)})

@@ -118,7 +118,7 @@ class _Nursery:
             os.waitpid(child, 0)
 
     def _serve(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Run a server of the same Python beside the engines: a module with arguments, or a program."""
+        """Run a server beside the engines: a program, or LMCache's in this Python."""
         child = os.fork()
         if child == 0:
             with contextlib.suppress(BaseException):
@@ -128,8 +128,8 @@ class _Nursery:
                 os.environ.update(request["environment"])
                 if "program" in request:
                     os.execv(request["program"], [request["program"], *request["arguments"]])  # noqa: S606
-                sys.argv = [request["module"], *request["arguments"]]
-                runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+                sys.argv = ["lmcache", *request["arguments"]]
+                runpy.run_module("lmcache.cli.main", run_name="__main__", alter_sys=True)
             os._exit(1)
         self._servers.append(child)
         return {}

@@ -28,7 +28,10 @@ ALLOWED: dict[str, frozenset[str]] = {
 WORKSHOPS = ("tests", "benchmarks", "demo")
 """Folders that are no room: they may import every room, by its full name."""
 
-CHILD_PROCESSES = frozenset({"corpora/child/worker.py", "deployments/config_worker.py", "probes/embedded/worker.py"})
+CHILD_PROCESSES = frozenset(
+    {"corpora/child/worker.py", "deployments/config_worker.py", "probes/embedded/worker.py"}
+    | {"probes/engines/vllm_program.py"}
+)
 """Modules that run as a process of their own, where the standard streams are the pipe to the parent."""
 
 SCRIPTS = frozenset({"corpora/standalone/snapshot_script.py"})

@@ -229,3 +229,13 @@ def test_options_that_cannot_be_meant_are_refused_before_anything_is_written(
     ran = in_process("rehearse", str(side), str(side), *options, "-o", str(tmp_path / "seen.json"))
     assert (ran.code, why in ran.err, "secret" in ran.err) == (2, True, False), ran.err
     assert not (tmp_path / "seen.json").exists()
+
+
+def test_a_launch_file_of_another_deployment_is_refused(tmp_path: Path) -> None:
+    side, script = tmp_path / "side.yaml", tmp_path / "serve.sh"
+    side.write_text(yaml.safe_dump(data(BASE)))
+    script.write_text("vllm serve acme/support-8b --block-size 64\n")
+    both = ("--old-launch", str(script), "--new-launch", str(script))
+    ran = in_process("rehearse", str(side), str(side), "--backend", "vllm", *both, "-q")
+    assert ran.code == 3, ran.err
+    assert "is 64 here, and 16 in" in ran.err
