@@ -309,34 +309,32 @@ def test_a_head_that_nothing_says_to_be_tied_is_explained(run: Run, tmp_path: Pa
 
 def test_whether_kv_depends_on_what_differs_is_said(run: Run, tmp_path: Path) -> None:
     config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 2}
-    key = "model.layers.0.self_attn.k_proj.weight"
-    changes = {"old": (), "head": ("lm_head.weight",), "keys": (key,), "bare": ("lm_head.weight",)}
+    changes = {"old": None, "head": "lm_head.weight", "keys": "model.layers.0.self_attn.k_proj.weight"}
+    rule = ""
     for name, changed in changes.items():
         tensors = llama()
-        for one in changed:
-            tensors[one] = Tensor(tensors[one].dtype, tensors[one].shape, bytes(len(tensors[one].data)))
-        folder = write(tmp_path / name, tensors)
-        if name != "bare":
-            (folder / "config.json").write_text(json.dumps(config))
+        if changed is not None:
+            one = tensors[changed]
+            tensors[changed] = Tensor(one.dtype, one.shape, bytes(len(one.data)))
+        found = fingerprint_checkpoint(write(tmp_path / f"{name}-files", tensors), config)
+        kv = {"kv_digest": found.kv_digest, "kv_rule": (rule := found.kv_rule)}
+        release = _release(tmp_path / name, found) / "manifest.yaml"
+        document = json.loads(release.read_text())
+        document["weights"]["checkpoint"] |= kv
+        document["model"]["config"] = config
+        release.write_text(json.dumps(document))
 
     def told(old: str, new: str) -> tuple[str, str, str]:
         facts = json.loads(run("fingerprint", old, "--compare", new, "-o", "json").out)
         return facts["state"], facts["kv_tensors"], facts["kv_rule"]
 
-    found = fingerprint_checkpoint(tmp_path / "head", config)
-    rule = found.kv_rule
     assert told("old", "old") == ("equal", "equal", rule)
     assert told("old", "head") == ("different", "equal", rule)
     assert told("old", "keys") == ("different", "different", rule)
-    assert told("old", "bare")[:2] == ("different", "not known")
-    run("fingerprint", "head", "-o", "map=head.jsonl")
-    assert told("old", "head.jsonl") == ("different", "not known", f"{rule} and not known")
-    release = _release(tmp_path / "release", found) / "manifest.yaml"
-    document = json.loads(release.read_text())
-    document["weights"]["checkpoint"] |= {"kv_digest": found.kv_digest, "kv_rule": found.kv_rule}
-    document["model"]["config"] = config
-    release.write_text(json.dumps(document))
-    assert told("old", "release") == ("different", "equal", rule)
+    assert told("old", "head/weights.jsonl") == ("different", "not known", f"{rule} and not known")
+    state, tensors_of_kv, rules = told("old", "head-files")  # no config.json: every tensor counts
+    assert (state, tensors_of_kv, rule in rules, "all-tensors" in rules) == ("different", "not known", True, True)
+    assert told("old-files", "head-files")[:2] == ("different", "different")
 
 
 @pytest.mark.parametrize(
