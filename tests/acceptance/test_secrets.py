@@ -38,6 +38,7 @@ def test_in_a_launch_line(kvgate: Kvgate, silent: Silent, base: Path, tmp_path: 
     line = serve(*flags, store=store).replace("docker run", f"HF_TOKEN={TOKEN} docker run -e HF_TOKEN={TOKEN}")
     (tmp_path / "serve.sh").write_text(f"export REDIS_PASSWORD={PASSWORD}\n{line}")
     told = [f"--set={path}={'null' if value is None else value}" for path, value in DECLARED.items()]
+    told.append("--set=cache.version=0.5.6")
     ran = kvgate("capture", base, "--from", "serve.sh", *told, "-o", "out/one", env={"HF_TOKEN": TOKEN})
     assert ran.code == 0
     assert "out/one/manifest.yaml" in ran.out
