@@ -64,4 +64,6 @@ def test_an_interrupt_leaves_what_was_there_and_nothing_else(
     assert (started.returncode, out) == (128 + number, b"")
     assert err == ENDING[number] + b": nothing was left half-written\n"
     assert not list((tmp_path / "scratch").iterdir())
-    assert {path.name: path.read_text() for path in (tmp_path / "out").iterdir()} == {"manifest.yaml": "schema: kvgate/manifest/v1 # the last one\n"}
+    assert {path.name: path.read_text() for path in (tmp_path / "out").iterdir()} == {
+        "manifest.yaml": "schema: kvgate/manifest/v1 # the last one\n"
+    }

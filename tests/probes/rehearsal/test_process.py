@@ -33,6 +33,11 @@ def _until(happened: Callable[[], bool]) -> bool:
     return happened()
 
 
+def _interruptible() -> None:
+    """Take interrupts: what a shell starts in the background inherits that they are ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_run_leaves_no_proof(number: int, code: int, tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
@@ -45,6 +50,7 @@ def test_an_interrupted_run_leaves_no_proof(number: int, code: int, tmp_path: Pa
         cwd=tmp_path,
         env={**os.environ, "TMPDIR": str(scratch)},
         stderr=subprocess.DEVNULL,
+        preexec_fn=_interruptible,
     )
     assert _until(lambda: bool(list(scratch.iterdir())))
     running.send_signal(number)
