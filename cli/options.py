@@ -19,3 +19,16 @@ ConfigFile = Annotated[
     ),
 ]
 NoConfig = Annotated[bool, typer.Option("--no-config", help="Read no configuration file.")]
+AskedServer = Annotated[
+    str, typer.Option(metavar="URL", help="The running server, vLLM, SGLang or a hosted API: https://HOST[:PORT].")
+]
+AskedManifest = Annotated[
+    str | None, typer.Option(metavar="MANIFEST", help="What is asked, as it was captured: evidence is about it.")
+]
+AnswerSeconds = Annotated[
+    float, typer.Option(metavar="SECONDS", min=1, max=86_400, help="Within which an answer must come.")
+]
+EvidenceOutput = Annotated[
+    list[str] | None,
+    typer.Option("--output", "-o", metavar="text|json|FILE.json", help="How to print it; the evidence. Repeatable."),
+]

@@ -8,19 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvgate.cli.api_key import ApiKeyEnv, api_key
-from kvgate.cli.options import Debug, NoColor
+from kvgate.cli.options import AnswerSeconds, AskedManifest, AskedServer, Debug, EvidenceOutput, NoColor
 
 if TYPE_CHECKING:
     from kvgate.rules.manifest import Manifest
 
 _EXITS = {"cache not implicated": 0, "cache implicated": 10, "cannot tell": 11}
-
-AskedServer = Annotated[
-    str, typer.Option(metavar="URL", help="The running server, vLLM, SGLang or a hosted API: https://HOST[:PORT].")
-]
-AskedManifest = Annotated[
-    str | None, typer.Option(metavar="MANIFEST", help="What is asked, as it was captured: evidence is about it.")
-]
 
 
 def bypass(
@@ -51,16 +44,9 @@ def bypass(
             help="How far log-probabilities of one computation may lie apart. [default: by the compute type]",
         ),
     ] = None,
-    seconds: Annotated[
-        float, typer.Option(metavar="SECONDS", min=1, max=86_400, help="Within which an answer must come.")
-    ] = 60,
+    seconds: AnswerSeconds = 60,
     api_key_env: ApiKeyEnv = None,
-    output: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--output", "-o", metavar="text|json|FILE.json", help="How to print it; the evidence. Repeatable."
-        ),
-    ] = None,
+    output: EvidenceOutput = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the verdict alone.")] = False,
     no_color: NoColor = False,
     debug: Debug = False,  # noqa: ARG001 - read by the guard

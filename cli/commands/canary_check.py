@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from kvgate.cli.commands.bypass import AskedManifest
-from kvgate.cli.options import Debug, NoColor
+from kvgate.cli.options import AskedManifest, Debug, EvidenceOutput, NoColor
 
 _EXITS = {"proved": 0, "refuted": 10}
 _UNDECIDED = 11
@@ -32,12 +31,7 @@ def check_canaries(
         bool, typer.Option("--show-tenants", help="Name tenants instead of numbering them.")
     ] = False,
     manifest: AskedManifest = None,
-    output: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--output", "-o", metavar="text|json|FILE.json", help="How to print it; the evidence. Repeatable."
-        ),
-    ] = None,
+    output: EvidenceOutput = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the outcome alone.")] = False,
     no_color: NoColor = False,
     debug: Debug = False,  # noqa: ARG001 - read by the guard

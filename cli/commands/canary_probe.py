@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from kvgate.cli.api_key import ApiKeyEnv, api_key, secret
-from kvgate.cli.commands.bypass import AskedManifest, AskedServer
-from kvgate.cli.options import Debug, NoColor
+from kvgate.cli.options import AnswerSeconds, AskedManifest, AskedServer, Debug, EvidenceOutput, NoColor
 
 _EXITS = {"isolated": 0, "leaks": 10, "cannot tell": 11}
 
@@ -38,16 +37,9 @@ def probe_isolation(
         int, typer.Option(metavar="N", min=1, max=1_000_000, help="Of a prefix: more than a block or chunk has.")
     ] = 600,
     tries: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Prefixes; four requests each.")] = 20,
-    seconds: Annotated[
-        float, typer.Option(metavar="SECONDS", min=1, max=86_400, help="Within which an answer must come.")
-    ] = 60,
+    seconds: AnswerSeconds = 60,
     manifest: AskedManifest = None,
-    output: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--output", "-o", metavar="text|json|FILE.json", help="How to print it; the evidence. Repeatable."
-        ),
-    ] = None,
+    output: EvidenceOutput = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the outcome alone.")] = False,
     no_color: NoColor = False,
     debug: Debug = False,  # noqa: ARG001 - read by the guard

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from kvgate.cli.commands.keys import Connector, ShowKeys, known_connector
-from kvgate.cli.options import Debug, NoColor
+from kvgate.cli.options import Debug, EvidenceOutput, NoColor
 
 NOT_ALL = 11
 
@@ -40,12 +40,7 @@ def scan_store(
         typer.Option("--password-env", metavar="NAME", help="The environment variable with the server's password."),
     ] = None,
     show_keys: ShowKeys = False,
-    output: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--output", "-o", metavar="text|json|FILE.json", help="How to print it; the evidence. Repeatable."
-        ),
-    ] = None,
+    output: EvidenceOutput = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
     no_color: NoColor = False,
     debug: Debug = False,  # noqa: ARG001 - read by the guard

@@ -37,6 +37,33 @@ from kvgate.rules.document import parse_document
 from kvgate.rules.errors import InputError
 
 DROPPED = "a credential, which was left out"
+# What a flag that may be hidden in an unread place can set, whatever the engine; each adds its own, and the store's.
+ANY_FLAG_SETS = (
+    "model.revision",
+    "model.served_name",
+    "model.quantization",
+    "model.config",
+    "tokenizer",
+    "chat_template",
+    "adapters",
+    "request_features",
+    "precision.compute",
+    "precision.kv_cache",
+    "precision.kv_scales",
+    "weights.checkpoint",
+    "weights.mutable",
+    "engine.max_model_len",
+    "engine.block_size",
+    "engine.attention_backend",
+    "engine.speculative",
+    "engine.args",
+    "parallelism.tensor",
+    "parallelism.pipeline",
+    "parallelism.expert",
+    "parallelism.decode_context",
+    "parallelism.prefill_context",
+    "roles",
+)
 TRUE = frozenset({"1", "true", "yes", "on"})
 # What the image and the package set stand for, once something may have changed the software in them.
 CODE = ("engine.version", "engine.image", "engine.packages", "tokenizer.renderer")

@@ -10,7 +10,7 @@ from typing import Any
 
 from kvgate.deployments.launch.cache_facts import CACHE_PATHS, CacheFacts
 from kvgate.deployments.launch.connectors import connector_table, no_connector
-from kvgate.deployments.launch.engine_line import CODE, TOKENIZER, EngineLine, because
+from kvgate.deployments.launch.engine_line import ANY_FLAG_SETS, CODE, TOKENIZER, EngineLine, because
 from kvgate.deployments.launch.facts import LaunchFacts
 from kvgate.deployments.launch.invocation import Invocation
 from kvgate.deployments.launch.lmcache import CONFIG_FILE, read_lmcache, with_config_file
@@ -55,35 +55,7 @@ _SEEN_BY_READING = {
     "load-format": ("weights.checkpoint",),
     "disaggregation-mode": ("roles",),
 }
-_SET_BY_FLAGS = (
-    "model.revision",
-    "model.served_name",
-    "model.quantization",
-    "model.config",
-    "tokenizer",
-    "chat_template",
-    "adapters",
-    "request_features",
-    "precision.compute",
-    "precision.kv_cache",
-    "precision.kv_scales",
-    "weights.checkpoint",
-    "weights.mutable",
-    "engine.max_model_len",
-    "engine.block_size",
-    "engine.attention_backend",
-    "engine.kv_layout",
-    "engine.speculative",
-    "engine.args",
-    "parallelism.tensor",
-    "parallelism.pipeline",
-    "parallelism.data",
-    "parallelism.expert",
-    "parallelism.decode_context",
-    "parallelism.prefill_context",
-    "roles",
-    *CACHE_PATHS,
-)
+_SET_BY_FLAGS = (*ANY_FLAG_SETS, "engine.kv_layout", "parallelism.data", *CACHE_PATHS)
 _SET_BY_ENVIRONMENT = ("engine.args", "cache.location", "cache.chunk_size", "cache.serde")
 _KV_NAMES = {"bf16": "bfloat16"}
 _MOONCAKE_FILE = "SGLANG_HICACHE_MOONCAKE_CONFIG_PATH"

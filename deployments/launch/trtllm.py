@@ -12,7 +12,7 @@ from typing import Any
 
 from kvgate.deployments.launch.cache_facts import CACHE_PATHS, CacheFacts
 from kvgate.deployments.launch.connectors import connector_table, no_connector, undecided
-from kvgate.deployments.launch.engine_line import CODE, TOKENIZER, TWICE, EngineLine, because
+from kvgate.deployments.launch.engine_line import ANY_FLAG_SETS, CODE, TOKENIZER, TWICE, EngineLine, because
 from kvgate.deployments.launch.facts import LaunchFacts
 from kvgate.deployments.launch.filled import filled_word
 from kvgate.deployments.launch.flags import CommandLine, Flag, Given, read_flags, table_name
@@ -43,33 +43,7 @@ _SEEN_BY_READING = {
     "server-role": ("roles",),
     "disaggregation-mode": ("roles",),
 }
-_SET_BY_FLAGS = (
-    "model.revision",
-    "model.served_name",
-    "model.quantization",
-    "model.config",
-    "tokenizer",
-    "chat_template",
-    "adapters",
-    "request_features",
-    "precision.compute",
-    "precision.kv_cache",
-    "precision.kv_scales",
-    "weights.checkpoint",
-    "weights.mutable",
-    "engine.max_model_len",
-    "engine.block_size",
-    "engine.attention_backend",
-    "engine.speculative",
-    "engine.args",
-    "parallelism.tensor",
-    "parallelism.pipeline",
-    "parallelism.expert",
-    "parallelism.decode_context",
-    "parallelism.prefill_context",
-    "roles",
-    *CACHE_PATHS,
-)
+_SET_BY_FLAGS = (*ANY_FLAG_SETS, *CACHE_PATHS)
 _SET_BY_ENVIRONMENT = ("engine.args", "cache.location", "cache.chunk_size", "cache.serde")
 # What a compiled engine holds inside, and no line or config says.
 _COMPILED = (

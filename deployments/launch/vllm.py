@@ -15,7 +15,16 @@ from kvgate.deployments.launch.connectors import (
     read_connector,
     undecided,
 )
-from kvgate.deployments.launch.engine_line import CODE, DROPPED, TOKENIZER, TRUE, EngineLine, because, shown_name
+from kvgate.deployments.launch.engine_line import (
+    ANY_FLAG_SETS,
+    CODE,
+    DROPPED,
+    TOKENIZER,
+    TRUE,
+    EngineLine,
+    because,
+    shown_name,
+)
 from kvgate.deployments.launch.environment import environment_table
 from kvgate.deployments.launch.facts import LaunchFacts
 from kvgate.deployments.launch.flags import Given
@@ -27,35 +36,7 @@ from kvgate.rules.errors import InputError
 
 _WHOLE_OR_NOT_AT_ALL = frozenset({"hf-overrides", "chat-template", "speculative-config", "rope-scaling"})
 # What a flag that may be hidden in an unread place could set.
-_SET_BY_FLAGS = (
-    "model.revision",
-    "model.served_name",
-    "model.quantization",
-    "model.config",
-    "tokenizer",
-    "chat_template",
-    "adapters",
-    "request_features",
-    "precision.compute",
-    "precision.kv_cache",
-    "precision.kv_scales",
-    "weights.checkpoint",
-    "weights.mutable",
-    "engine.max_model_len",
-    "engine.block_size",
-    "engine.attention_backend",
-    "engine.prefix_hash.algorithm",
-    "engine.speculative",
-    "engine.args",
-    "parallelism.tensor",
-    "parallelism.pipeline",
-    "parallelism.data",
-    "parallelism.expert",
-    "parallelism.decode_context",
-    "parallelism.prefill_context",
-    "roles",
-    *CACHE_PATHS,
-)
+_SET_BY_FLAGS = (*ANY_FLAG_SETS, "engine.prefix_hash.algorithm", "parallelism.data", *CACHE_PATHS)
 # Flags that make the engine read other files than a capture does, but for these values: what they leave unknown.
 # vllm/config/load.py, model_executor/model_loader/__init__.py, tokenizers/registry.py, 0.33.0.
 _OTHER_FILES: dict[str, tuple[frozenset[str], tuple[str, ...]]] = {

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from kvgate.deployments.launch import LaunchFile, read_launch
 from kvgate.rules.errors import InputError
+from tests.deployments.spoiling import places_in
 
 SECRET = "k3y9fFh2LmQ8zT5vXw1B"
 OFFLOAD = {
@@ -96,18 +97,10 @@ ANYTHING = st.one_of(
 )
 
 
-def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    found = [path] if path else []
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, item in items:
-        found += _places(item, (*path, key))
-    return found
-
-
 def _spoiled(draw: st.DrawFn, whole: Any) -> Any:
     whole = copy.deepcopy(whole)
     for _ in range(draw(st.integers(1, 3))):
-        *parents, last = draw(st.sampled_from(_places(whole)))
+        *parents, last = draw(st.sampled_from(places_in(whole)))
         target = whole
         for key in parents:
             target = target[key]
@@ -115,7 +108,7 @@ def _spoiled(draw: st.DrawFn, whole: Any) -> Any:
             del target[last]
         else:
             target[last] = draw(ANYTHING)
-        if not _places(whole):
+        if not places_in(whole):
             break
     return whole
 

@@ -24,6 +24,7 @@ from tests.deployments.made import (
     stack,
     workload,
 )
+from tests.deployments.spoiling import places_in
 
 SECRET = "k3y9fFh2LmQ8zT5vXw1B"
 KEPT = [{"name": "HF_TOKEN", "value": SECRET}, {"name": "VLLM_U", "value": f"redis://u:{SECRET}@h/0"}]
@@ -91,20 +92,12 @@ ANYTHING = st.one_of(
 )
 
 
-def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    found = [path] if path else []
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, item in items:
-        found += _places(item, (*path, key))
-    return found
-
-
 @st.composite
 def spoiled(draw: st.DrawFn) -> list[Any]:
     """The documents of one deployment in which one to three places are missing or are something else."""
     whole = copy.deepcopy(WHOLE[draw(st.sampled_from(sorted(WHOLE)))])
     for _ in range(draw(st.integers(1, 3))):
-        places = [place for place in _places(whole) if len(place) > 1]
+        places = [place for place in places_in(whole) if len(place) > 1]
         if not places:
             break
         *parents, last = draw(st.sampled_from(places))
