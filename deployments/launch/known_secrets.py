@@ -39,10 +39,12 @@ def without_known_secrets(facts: LaunchFacts, run: Invocation) -> LaunchFacts:
 
 
 def _secrets(run: Invocation, source: str) -> Iterator[str]:
-    flags = flag_table(run.engine).flags
-    line = read_flags(run.arguments, source, run.engine)
-    given = [one.value for name, one in line.flags.items() if flags[name].use == "secret" and not one.expansions]
-    given += [one.value for name, one in line.others.items() if is_secret_name(name) and not one.expansions]
+    given: list[Any] = []
+    if not run.worker:  # whose flags are not the engine's alone
+        flags = flag_table(run.engine).flags
+        line = read_flags(run.arguments, source, run.engine)
+        given += [one.value for name, one in line.flags.items() if flags[name].use == "secret" and not one.expansions]
+        given += [one.value for name, one in line.others.items() if is_secret_name(name) and not one.expansions]
     given += [word.text for name, word in run.environment.items() if is_secret_name(name) and not word.expansions]
     for value in given:
         for text in value if isinstance(value, list) else [value]:

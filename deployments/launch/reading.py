@@ -150,7 +150,7 @@ class _Handed:
         engine = _ENGINES[run.engine]
         facts = dynamo_facts(run, source, files, engine) if run.worker else engine(run, source, files)
         self._used |= files.used
-        return facts if run.worker else without_known_secrets(facts, run)
+        return without_known_secrets(facts, run)
 
     def refuse_unused(self) -> None:
         for name, one in self._files.items():

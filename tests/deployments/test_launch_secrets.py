@@ -299,6 +299,7 @@ TWICE = {
     "a part": "HF_TOKEN={0} vllm serve org/m --kv-transfer-config "
     """'{{"kv_connector":"ExampleConnector","kv_connector_extra_config":{{"shared_storage_path":"/kv/{0}/x"}}}}'""",
     "the model": "vllm serve org/{0} --api-key {0}",
+    "a worker of Dynamo": "HF_TOKEN={0} python3 -m dynamo.vllm --model org/m --served-model-name {0}",
 }
 
 
