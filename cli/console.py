@@ -53,9 +53,14 @@ def width() -> int:
 
 def colored(stream: TextIO, *, no_color: bool) -> bool:
     """Whether colours may be written to a stream: a terminal that shows them, and nobody who asked for none."""
-    if no_color or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+    if no_color or os.environ.get("NO_COLOR") or dumb():
         return False
     return stream.isatty()
+
+
+def dumb() -> bool:
+    """Whether a terminal, where there is one, only takes text."""
+    return os.environ.get("TERM") == "dumb"
 
 
 def emit(text: str) -> None:

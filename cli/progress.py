@@ -26,8 +26,8 @@ def shown(*, quiet: bool, no_color: bool = False) -> Iterator[Progress]:
     """Yield a listener that shows progress while the block runs, and clears its bar afterwards."""
     if quiet:
         yield silent
-    elif sys.stderr.isatty():
-        bar = _Bar(no_color=no_color or not console.colored(sys.stderr, no_color=no_color))
+    elif sys.stderr.isatty() and not console.dumb():  # a dumb terminal takes nothing back, and so no bar
+        bar = _Bar(no_color=not console.colored(sys.stderr, no_color=no_color))
         try:
             yield bar
         finally:

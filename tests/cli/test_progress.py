@@ -1,6 +1,10 @@
-"""Progress in a log: a line now and then, none for quick work, none when nobody wants it."""
+"""Progress: a line now and then in a log, a bar on a terminal; none for quick work, none when nobody wants it."""
 
 from __future__ import annotations
+
+import io
+import re
+import sys
 
 import pytest
 
@@ -39,3 +43,45 @@ def test_quick_work_and_quiet_work_say_nothing(clock: list[float], capsys: pytes
         clock[0] = 100.0
         listener("hashing weights", 1, 2, "bytes")
     assert capsys.readouterr().err == ""
+
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class _Terminal(io.StringIO):
+    """A terminal that keeps what it is sent."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("variables", "no_color", "colours", "moves"),
+    [
+        ({"TERM": "xterm-256color"}, False, True, True),
+        ({"TERM": "xterm-256color"}, True, False, True),
+        ({"TERM": "xterm-256color", "NO_COLOR": "1"}, False, False, True),
+        ({"TERM": "dumb"}, False, False, False),
+    ],
+)
+def test_a_bar_has_colours_where_somebody_wants_them_and_is_drawn_where_it_can_be_taken_back(
+    clock: list[float],
+    monkeypatch: pytest.MonkeyPatch,
+    variables: dict[str, str],
+    no_color: bool,
+    colours: bool,
+    moves: bool,
+) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    terminal = _Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with progress.shown(quiet=False, no_color=no_color) as listener:
+        clock[0] = 10.0
+        listener("hashing weights", 3_000_000, 20_000_000, "bytes")
+    shown = terminal.getvalue()
+    assert "3.0 MB of 20.0 MB" in shown
+    assert bool(_COLOUR.search(shown)) is colours
+    assert ("\x1b[" in shown) is moves
