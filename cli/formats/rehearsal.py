@@ -13,6 +13,11 @@ if TYPE_CHECKING:
 _STYLES = {"held": "green", "failed": "bold red", "open": "yellow", "not-run": "yellow"}
 _WORDS = {"open": "shows nothing", "not-run": "not run"}
 _STATES = {"proved": "bold green", "refuted": "bold red", "inconclusive": "bold yellow", "not-run": "bold yellow"}
+_CAME_UP = {
+    "plan": "the plan: no launch file was started",
+    "launch files": "launch files were started",
+    "running servers": "servers that the operator had started were asked",
+}
 _CLAIMS = {
     "reuse": "the new deployment reads what the old one stored",
     "separate": "the new deployment keeps away from what the old one stored",
@@ -24,8 +29,7 @@ def rehearsal_page(page: Page, seen: Rehearsal) -> None:
     page.say(f"claim: {_CLAIMS[seen.claim]}")
     if (ground := seen.ground) is not None:
         stood = "the deployments' own weights" if ground.model == "real" else "tiny stand-ins with random weights"
-        what = "launch files were started" if ground.procedure else "the plan: no launch file was started"
-        page.say(f"staged with {stood}, {ground.precision}; {what}")
+        page.say(f"staged with {stood}, {ground.precision}; {_CAME_UP[ground.procedure]}")
     for name, part in (
         ("control", seen.control),
         ("isolation", seen.isolation),

@@ -103,7 +103,7 @@ class EndpointBackend:
                 "procedure": "that the servers were started by the launch files is the operator's word",
                 "store": "that nothing but these servers uses the namespace is the operator's word",
             },
-            procedure=True,
+            procedure="running servers",
             tools=tools,
         )
 

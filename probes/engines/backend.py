@@ -83,7 +83,7 @@ class VllmBackend:
             staged=self._pair.staged,
             missing={**self._pair.missing, **self._missing, **({} if procedure else {"procedure": _PLAN})},
             engines=real and all(self._serves(one, installed) for one in (self._old, self._new)),
-            procedure=procedure,
+            procedure="launch files" if procedure else "plan",
             tools=versions,
             seeds={} if real else {"old": self._pair.old.seed, "new": side.seed},
         )

@@ -15,6 +15,10 @@ Stand = Literal["real", "stand-in"]
 """Which model answers: the deployment's own weights, or a tiny one with the same changes planted in it."""
 
 
+Procedure = Literal["plan", "launch files", "running servers"]
+"""How the deployments came up: as their manifests say; from their launch files; somebody had started them already."""
+
+
 class CannotStageError(Exception):
     """A back end cannot start this deployment; the message says why. What was staged before is no proof."""
 
@@ -138,7 +142,7 @@ class Ground:
         staged: dimensions whose difference is really there when it runs, and what stands for it, one clause each.
         missing: what is not, and why.
         engines: the manifest's engine itself ran, on both sides: numbers speak for it.
-        procedure: launch files were started, not what a manifest says.
+        procedure: how the deployments came up.
         tools: versions.
         seeds: what random parts were drawn from.
 
@@ -149,7 +153,7 @@ class Ground:
     staged: Mapping[str, str]
     missing: Mapping[str, str] = field(default_factory=dict)
     engines: bool = False
-    procedure: bool = False
+    procedure: Procedure = "plan"
     tools: Mapping[str, str] = field(default_factory=dict)
     seeds: Mapping[str, int] = field(default_factory=dict)
 

@@ -39,7 +39,7 @@ def evidence_of(
         "claim": rehearsal.claim,
         "model": ground.model if ground else None,
         "precision": ground.precision if ground else None,
-        "procedure": "launch files" if ground and ground.procedure else "plan",
+        "procedure": ground.procedure if ground else "plan",
         "staged": dict(rehearsal.staged),
         "seeds": dict(ground.seeds) if ground else {},
         "control": _part(rehearsal.control),
