@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kvgate.cli.formats.escaping import block, code, escaped
-from kvgate.cli.formats.report import Report, Shown, read_report
+from kvgate.cli.formats.report import Examined, Report, Shown, read_report
 from kvgate.cli.formats.todo import Member, no_id, steps, unknowns
 from kvgate.cli.formats.tokens import tokens_markdown
 
@@ -167,9 +167,17 @@ def _evidence(report: Report) -> Iterator[str]:
         yield "none was given or gathered"
     for item in report.evidence:
         reason = f" ({item.reason})" if item.reason else ""
-        yield escaped(f"{item.kind}: {item.state}{reason}; {'decided a finding' if item.used else 'decided nothing'}")
-        if item.examined:
-            yield escaped("examined: " + ", ".join(f"{count} {what}" for what, count in item.examined))
-        for what, why in item.missing:
-            yield escaped(f"not examined: {what}: {why}")
-        yield from map(escaped, item.swept)
+        head = f"{item.kind}: {item.state}{reason}; {'decided a finding' if item.used else 'decided nothing'}"
+        yield "\n    * ".join([escaped(head), *_seen(item)])
+
+
+def _seen(item: Examined) -> Iterator[str]:
+    if item.examined:
+        yield escaped("examined: " + ", ".join(f"{count} {what}" for what, count in item.examined))
+    for what, why in item.missing:
+        yield escaped(f"not examined: {what}: {why}")
+    for name, value in item.figures:
+        yield escaped(f"{name}: {value}")
+    yield from map(escaped, item.swept)
+    if item.command is not None:
+        yield f"made by {code(item.command)}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from kvgate.cli.formats.baselines import Baseline, read_baseline
-from kvgate.cli.formats.values import place_text, side_text, value_text
+from kvgate.cli.formats.values import figure_text, place_text, side_text
 from kvgate.cli.plain import harmless, short, short_digests
 from kvgate.rules.catalogue import dimensions
 
@@ -306,7 +306,7 @@ def _evidence(data: Mapping[str, Any], used: set[str]) -> Examined:
         examined=tuple(sorted(coverage["examined"].items())),
         missing=tuple(sorted(coverage["missing"].items())),
         figures=tuple(
-            (name, value_text(value))
+            (name, figure_text(value))
             for name, value in sorted(data["figures"].items())
             if _says(value, data) and not (tokens and name in _SUMS) and not (swept and name == "sweep")
         ),

@@ -200,6 +200,8 @@ def _evidence(page: Page, report: Report) -> None:
             page.say(f"{name}: {value}", indent=4, hang=2)
         for line in item.swept:
             page.say(line, indent=4, hang=2)
+        if item.command is not None:
+            page.say(f"made by: {item.command}", indent=4, hang=2)
         for found in item.tokens:
             show_tokens(page, found, indent=4)
 

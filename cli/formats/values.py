@@ -20,6 +20,31 @@ def value_text(value: Any) -> str:
     return short(short_digests(text), _LONGEST)
 
 
+def figure_text(value: Any) -> str:
+    """Return a figure of evidence as a reader takes it in: names and numbers, four digits of each, texts last.
+
+    A list of several things gives the first and says how many there are; the record holds all.
+    """
+    return short(short_digests(_figure(value)), _LONGEST)
+
+
+def _figure(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, Mapping):
+        # Texts are long, and what is cut is cut at the end.
+        items = sorted(value.items(), key=lambda item: isinstance(item[1], str))
+        return ", ".join(f"{name} {_nested(item)}" for name, item in items if item not in (None, "", [], {}))
+    if isinstance(value, list) and value:
+        more = f" and {len(value) - 1} more" if len(value) > 1 else ""
+        return f"{_nested(value[0])}{more}"
+    return value_text(value)
+
+
+def _nested(value: Any) -> str:
+    return f"({_figure(value)})" if isinstance(value, (Mapping, list)) and value else _figure(value)
+
+
 def side_text(side: Mapping[str, Any]) -> str | None:
     """Return one side of a change, as a record has it; ``None``: it is not known."""
     return None if "value" not in side else value_text(side["value"])

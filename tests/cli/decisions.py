@@ -76,6 +76,22 @@ def _divergence(old: Manifest, new: Manifest) -> Evidence:
     )
 
 
+def _rehearsal(old: Manifest, new: Manifest) -> Evidence:
+    layers = [{"layer": layer, "error": 1.4273972511291504, "noise": 0.0} for layer in range(3)]
+    control = {"state": "held", "why": "the stale entry is hit", "hits": 6, "answers": {"right": 0, "wrong": 3}}
+    return Evidence(
+        schema="kvgate/evidence/v1",
+        kind="isolation",
+        state="proved",
+        old=subject_of(old, "isolation"),
+        new=subject_of(new, "isolation"),
+        coverage=Coverage(examined={"prompts": 6}, missing={"procedure": "no launch file was started"}),
+        figures={"model": "stand-in", "control": control, "layers": list(layers), "tolerance": 0.016000001},
+        reason="with the boundary in force no old entry is read",
+        command="kvgate rehearse old.yaml new.yaml --evaluate 4",
+    )
+
+
 def _leak(new: Manifest) -> Evidence:
     return Evidence(
         schema="kvgate/evidence/v1",
@@ -118,6 +134,7 @@ def _cases() -> dict[str, Case]:
         ),
         "met": Case((_old(),), template, pack, evidence=(_tokens(_old(), template),), options=options),
         "tokens": Case((_old(),), template, pack, evidence=(_divergence(_old(), template),), options=options),
+        "rehearsed": Case((_old(),), template, pack, evidence=(_rehearsal(_old(), template),), options=options),
         "waived": Case(
             (_old(),), _new({"precision.compute": "float16"}), pack, waivers=(waiver, stale), options=options
         ),
@@ -140,6 +157,7 @@ NAMES = (
     "self-fault",
     "met",
     "tokens",
+    "rehearsed",
     "waived",
     "several",
     "first",
