@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from kvgate.probes.embedded.backend import Folders
     from kvgate.probes.evaluation.prompts import Rendered
-    from kvgate.probes.rehearsal.staging import Rehearsal
+    from kvgate.probes.rehearsal.seen import Rehearsal
     from kvgate.rules.evidence import State
     from kvgate.rules.manifest import Manifest
     from kvgate.rules.progress import Progress
@@ -124,7 +124,8 @@ def rehearse(
     from kvgate.probes.rehearsal.evidence import evidence_of
     from kvgate.probes.rehearsal.rehearse import Size
     from kvgate.probes.rehearsal.rehearse import rehearse as run
-    from kvgate.probes.rehearsal.staging import Rehearsal, claim_of
+    from kvgate.probes.rehearsal.seen import Rehearsal
+    from kvgate.probes.rehearsal.staging import claim_of
     from kvgate.rules.canonical import canonical_json
     from kvgate.rules.errors import UsageError
 

@@ -8,7 +8,7 @@ from kvgate.cli.plain import visible
 
 if TYPE_CHECKING:
     from kvgate.cli.formats.page import Page
-    from kvgate.probes.rehearsal.staging import Part, Rehearsal
+    from kvgate.probes.rehearsal.seen import Part, Rehearsal
 
 _STYLES = {"held": "green", "failed": "bold red", "open": "yellow", "not-run": "yellow"}
 _WORDS = {"open": "shows nothing", "not-run": "not run"}

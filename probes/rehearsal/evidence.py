@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from kvgate.probes.evaluation.comparison import worst_of
 from kvgate.probes.evaluation.tolerances import tolerance_for
 from kvgate.probes.rehearsal.backend import LayerError
-from kvgate.probes.rehearsal.staging import Part, Rehearsal
+from kvgate.probes.rehearsal.seen import Part, Rehearsal
 from kvgate.rules.change import same
 from kvgate.rules.evidence import Coverage, Evidence, Kind, State, subject_of
 from kvgate.rules.manifest import Manifest

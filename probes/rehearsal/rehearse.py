@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from kvgate.probes.evaluation.prompts import Rendered, questions
 from kvgate.probes.rehearsal.backend import Backend
 from kvgate.probes.rehearsal.filing import unit_of
-from kvgate.probes.rehearsal.staging import Rehearsal, stage
+from kvgate.probes.rehearsal.seen import Rehearsal
+from kvgate.probes.rehearsal.staging import stage
 from kvgate.rules.manifest import Manifest
 from kvgate.rules.progress import Progress, silent
 

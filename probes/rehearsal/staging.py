@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import replace
 
-from kvgate.probes.evaluation.comparison import Agreement, compare_answers
+from kvgate.probes.evaluation.comparison import compare_answers
 from kvgate.probes.evaluation.prompts import Asked
 from kvgate.probes.evaluation.tolerances import tolerance_for
 from kvgate.probes.rehearsal.backend import (
@@ -25,102 +24,16 @@ from kvgate.probes.rehearsal.backend import (
     Worker,
 )
 from kvgate.probes.rehearsal.filing import salt_of
-from kvgate.probes.rehearsal.mistakes import Mistake, name_mistakes
+from kvgate.probes.rehearsal.judging import Observed, Tenants, judge
+from kvgate.probes.rehearsal.seen import Claim, Hit, Rehearsal
 from kvgate.rules.case import Case
 from kvgate.rules.decide import decide
-from kvgate.rules.evidence import State
 from kvgate.rules.manifest import Manifest
 from kvgate.rules.pack import shipped_pack
 from kvgate.rules.progress import Progress, silent
 
-Claim = Literal["reuse", "separate"]
-
 _FIRST, _OTHER = "kvgate-rehearsal-a", "kvgate-rehearsal-b"  # two tenants that nobody else is
 _MOST_ADAPTERS = 2
-
-
-@dataclass(frozen=True)
-class Hit:
-    """One prompt under one boundary.
-
-    Attributes:
-        prompt: its id.
-        adapter: that answered.
-        cached: tokens that came from the store.
-        agreement: with the answer that was computed without any store.
-        right: whether the answer is the right one; ``None`` where the prompt decides nothing.
-
-    """
-
-    prompt: str
-    adapter: str | None
-    cached: int
-    agreement: Agreement
-    right: bool | None
-
-    @property
-    def wrong(self) -> bool:
-        """Whether it was answered from the store, and otherwise than without it."""
-        return self.cached > 0 and (self.agreement.answer == "different" or self.right is False)
-
-
-@dataclass(frozen=True)
-class Part:
-    """One of the things that are proved.
-
-    Attributes:
-        state: ``held``; ``failed``; ``open``: it shows nothing; ``not-run``.
-        why: one clause.
-        hits: prompt by prompt.
-
-    """
-
-    state: Literal["held", "failed", "open", "not-run"]
-    why: str
-    hits: tuple[Hit, ...] = ()
-
-    @property
-    def cached(self) -> int:
-        """Tokens that came from the store, in all."""
-        return sum(hit.cached for hit in self.hits)
-
-
-NOT_RUN = Part("not-run", "not run")
-
-
-@dataclass(frozen=True)
-class Rehearsal:
-    """What was seen.
-
-    Attributes:
-        claim: whether the manifests ask for reuse, or for separation.
-        state: of the whole; ``reason`` says why.
-        control: held where the stale entry was hit and the output was wrong: so the test can fail.
-        isolation: held where nothing stale was hit with the boundary in force.
-        equivalence: held where hits happen, and answers are those without a store.
-        tenants: the same as isolation, between two tenants; not run where the deployments keep none apart.
-        mistakes: what let stale entries through.
-        layers: stored KV of the old deployment against the new one's, the worst of all prompts for each layer.
-        ground: what it was staged on.
-        staged: dimensions whose difference was really there.
-        missing: what was not, and why.
-        asked: how many prompts there were.
-
-    """
-
-    claim: Claim
-    state: State
-    reason: str
-    control: Part = NOT_RUN
-    isolation: Part = NOT_RUN
-    equivalence: Part = NOT_RUN
-    tenants: Part = NOT_RUN
-    mistakes: tuple[Mistake, ...] = ()
-    layers: tuple[LayerError, ...] | None = None
-    ground: Ground | None = None
-    staged: Mapping[str, str] = field(default_factory=dict)
-    missing: Mapping[str, str] = field(default_factory=dict)
-    asked: int = 0
 
 
 def claim_of(old: Manifest, new: Manifest) -> Claim:
@@ -195,19 +108,30 @@ class _Stage:
             )
         self._tolerance = tolerance.logprob
         prompts = self._fill(asked)
-        self._prompts = prompts
         with self._worker(Start(self._new, "none", "no-reuse")) as worker:
-            self._fresh = {self._name(one): self._ask(worker, one) for one in prompts}
+            self._fresh = {(one.id, one.adapter): self._ask(worker, one) for one in prompts}
         control = self._where_it_can("control", self._planted if self._claim == "reuse" else self._unguarded, prompts)
         inside = self._hits(Start(self._new, "old"), prompts)
-        own = inside
+        own: list[Hit] = []
         if self._claim == "separate" or any(hit.wrong for hit in inside):
-            again = self._where_it_can("own", self._own, prompts)
-            own = again if self._claim == "separate" else inside
-            self._repeatable(again)
+            own = self._where_it_can("own", self._own, prompts)
+            self._repeatable(own)
         layers = self._layers(prompts)
-        tenants, crossed = self._tenants(prompts[0]) if self._apart else (NOT_RUN, ())
-        return self._judge(control, inside, own, layers, tenants, crossed)
+        observed = Observed(
+            self._claim,
+            tuple(control),
+            tuple(inside),
+            tuple(own),
+            self._tenants(prompts[0]) if self._apart else None,
+            self._lacking,
+            self._tolerance,
+            layers,
+            self._ground,
+            self._staged,
+            self._missing,
+            len(prompts),
+        )
+        return judge(self._old, self._new, observed)
 
     def _repeatable(self, again: Sequence[Hit]) -> None:
         """Refuse to tell anything by a worker that does not agree with itself: the model alone, its own entries."""
@@ -275,18 +199,19 @@ class _Stage:
                 self._ask(worker, prompt)
         return self._hits(Start(self._new, "new"), prompts)
 
-    def _tenants(self, prompt: Prompt) -> tuple[Part, tuple[Hit, ...]]:
+    def _tenants(self, prompt: Prompt) -> Tenants:
         """Ask as another tenant for what the first one has in the store, the old deployment's and the new one's."""
         other = replace(prompt, salt=salt_of(self._new, _OTHER))
-        hits = self._where_it_can("control", self._unguarded, [other])
-        if self._claim == "reuse":
-            self._own([prompt])
-        inside = [*self._hits(Start(self._new, "old"), [other]), *self._hits(Start(self._new, "new"), [other])]
-        if any(hit.cached for hit in inside):
-            return Part("failed", "one tenant's request read another's entry", tuple(inside)), tuple(hits)
-        if not any(hit.cached for hit in hits):
-            return Part("open", "with the boundary taken away nothing is read either", tuple(inside)), tuple(hits)
-        return Part("held", "no tenant's request reads another's entry", tuple(inside)), tuple(hits)
+        unguarded = self._where_it_can("control", self._unguarded, [other])
+        old = self._hits(Start(self._new, "old"), [other])
+        return Tenants(tuple(unguarded), tuple(old), tuple(self._where_it_can("tenants", self._crossing, [other])))
+
+    def _crossing(self, others: Sequence[Prompt]) -> list[Hit]:
+        """Have another tenant ask for what the new deployment stored for the first one."""
+        with self._worker(Start(self._new, "new", fills=True)) as worker:
+            for one in others:
+                self._ask(worker, replace(one, salt=salt_of(self._new, _FIRST)))
+        return self._hits(Start(self._new, "new"), others)
 
     def _removed(self) -> Start:
         return Start(self._new, "old", "removed", instead_of=self._old)
@@ -315,8 +240,8 @@ class _Stage:
         fresh = self._fresh[(prompt.id, prompt.adapter)]
         agreement = compare_answers((fresh.token_ids, fresh.top), (found.token_ids, found.top), self._tolerance)
         right = None
-        if prompt.answer is not None and _right(fresh, prompt.answer):  # one that it cannot answer decides nothing
-            right = _right(found, prompt.answer)
+        if prompt.answer is not None and _answers(fresh, prompt.answer):  # one that it cannot answer decides nothing
+            right = _answers(found, prompt.answer)
         if fresh.token_ids and not found.token_ids:  # the worker failed on what it read
             right = False
         return Hit(prompt.id, prompt.adapter, found.cached, agreement, right)
@@ -334,119 +259,8 @@ class _Stage:
         self._progress("rehearsing", self._done, None, "answers")
         return worker.generate(prompt, self._tokens)
 
-    @staticmethod
-    def _name(prompt: Prompt) -> tuple[str, str | None]:
-        return prompt.id, prompt.adapter
 
-    def _judge(
-        self,
-        control: Sequence[Hit],
-        inside: Sequence[Hit],
-        own: Sequence[Hit],
-        layers: tuple[LayerError, ...] | None,
-        tenants: Part,
-        crossed: Sequence[Hit],
-    ) -> Rehearsal:
-        must_not = {(hit.prompt, hit.adapter) for hit in control if hit.wrong}
-        planted = set(self._staged) - {"cache.tenancy"}
-        first = self._control(control, crossed, must_not, planted)
-        # An entry that was right although it is old (an adapter changed, the model did not) may be read.
-        stale = [
-            hit for hit in inside if hit.wrong or (self._claim == "separate" and hit.cached and _key(hit) in must_not)
-        ]
-        second = self._isolation(inside, stale)
-        third = _equivalence(own, "old entries" if self._claim == "reuse" else "the new deployment's own entries")
-        if "own" in self._lacking:
-            third = replace(third, why=self._lacking["own"])
-        mistakes = name_mistakes(
-            self._old,
-            self._new,
-            staged=self._staged,
-            adapters={hit.adapter for hit in stale},
-            own={hit.adapter for hit in own if hit.wrong},
-            tenants=tenants.state == "failed",
-        )
-        parts = [first, second, third, *([tenants] if self._apart else [])]
-        state, reason = _whole(parts, mistakes)
-        return Rehearsal(
-            self._claim,
-            state,
-            reason,
-            first,
-            second,
-            third,
-            tenants,
-            mistakes,
-            layers,
-            self._ground,
-            self._staged,
-            self._missing,
-            len(self._prompts),
-        )
-
-    def _control(
-        self, control: Sequence[Hit], crossed: Sequence[Hit], must_not: set[tuple[str, str | None]], planted: set[str]
-    ) -> Part:
-        hits = tuple(control)
-        if must_not:
-            where = "other weights planted under its names" if self._claim == "reuse" else "the boundary taken away"
-            return Part("held", f"with {where} the stale entry is hit, and the output is wrong", hits)
-        if "control" in self._lacking:
-            return Part("open", self._lacking["control"], hits)
-        if self._apart and not planted and any(hit.cached for hit in crossed):
-            return Part("held", "with the boundary taken away another tenant's entry is hit", (*hits, *crossed))
-        if not any(hit.cached for hit in hits):
-            return Part("open", "with the boundary taken away nothing is hit", hits)
-        if not planted and self._claim == "separate":
-            return Part("open", "nothing of what differs is staged here, so no output can be wrong", hits)
-        floor = f"no output is further off than {self._tolerance:g} nats, the floor of this comparison"
-        return Part("open", f"with the boundary taken away entries are hit, and {floor}", hits)
-
-    def _isolation(self, inside: Sequence[Hit], stale: Sequence[Hit]) -> Part:
-        hits = tuple(inside)
-        if stale:
-            cached = sum(hit.cached for hit in stale)
-            return Part("failed", f"with the boundary in force {cached} tokens came from stale entries", hits)
-        cached = sum(hit.cached for hit in hits)
-        if self._claim == "reuse":
-            return Part("held", f"{cached} tokens came from old entries, and none of them is stale", hits)
-        if not cached:
-            return Part("held", "with the boundary in force no old entry is read", hits)
-        if all(hit.agreement.same for hit in hits):
-            return Part(
-                "held", f"{cached} tokens came from old entries that are still right, none from stale ones", hits
-            )
-        return Part("open", "what was read cannot be compared", hits)
-
-
-def _equivalence(hits: Sequence[Hit], what: str) -> Part:
-    found = tuple(hits)
-    cached = sum(hit.cached for hit in found)
-    if any(hit.wrong for hit in found):
-        return Part("failed", f"answers from {what} are not those without a store", found)
-    if not cached:
-        return Part("open", f"nothing of {what} is hit", found)
-    if not all(hit.agreement.same for hit in found):
-        return Part("open", "answers without a hit differ among themselves: this worker is not repeatable", found)
-    return Part("held", f"{cached} tokens came from {what}, and every answer is the one without a store", found)
-
-
-def _whole(parts: Sequence[Part], mistakes: Sequence[Mistake]) -> tuple[State, str]:
-    failed = [part for part in parts if part.state == "failed"]
-    if failed:
-        named = "; ".join(mistake.what for mistake in mistakes)
-        return "refuted", f"{failed[0].why}" + (f" ({named})" if named else "")
-    undecided = [part for part in parts if part.state != "held"]
-    if undecided:
-        return "inconclusive", undecided[0].why
-    return "proved", "; ".join(part.why for part in parts)
-
-
-def _key(hit: Hit) -> tuple[str, str | None]:
-    return hit.prompt, hit.adapter
-
-
-def _right(found: Generation, answer: tuple[int, ...]) -> bool:
+def _answers(found: Generation, answer: tuple[int, ...]) -> bool:
     return found.token_ids[: len(answer)] == answer
 
 

@@ -15,7 +15,7 @@ import yaml
 from kvgate.probes.endpoints.backend import EndpointBackend, Urls
 from kvgate.probes.rehearsal.evidence import evidence_of
 from kvgate.probes.rehearsal.rehearse import Size, rehearse
-from kvgate.probes.rehearsal.staging import Rehearsal
+from kvgate.probes.rehearsal.seen import Rehearsal
 from kvgate.rules.manifest import Manifest
 from tests.cli.conftest import in_process
 from tests.corpora.engine_server import Answer, Engine, serving

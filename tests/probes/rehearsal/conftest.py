@@ -10,7 +10,7 @@ from kvgate.probes.embedded.backend import EmbeddedBackend, Folders
 from kvgate.probes.embedded.child import Child
 from kvgate.probes.evaluation.prompts import Rendered
 from kvgate.probes.rehearsal.rehearse import Size, rehearse
-from kvgate.probes.rehearsal.staging import Rehearsal
+from kvgate.probes.rehearsal.seen import Rehearsal
 from kvgate.rules.manifest import Manifest
 
 Rehearse = Callable[..., Rehearsal]

@@ -10,7 +10,7 @@ import pytest
 
 from kvgate.probes.rehearsal.backend import Ground, LayerError
 from kvgate.probes.rehearsal.evidence import evidence_of, kv_state
-from kvgate.probes.rehearsal.staging import Part, Rehearsal
+from kvgate.probes.rehearsal.seen import Part, Rehearsal
 from kvgate.rules.case import Case
 from kvgate.rules.decide import Decision, decide
 from kvgate.rules.evidence import Evidence
