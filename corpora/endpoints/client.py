@@ -109,6 +109,10 @@ class Client:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """Close the connection; the next question opens another one, which may lead elsewhere."""
         self._connection.close()
 
     def get(self, path: str) -> Answer:

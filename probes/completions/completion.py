@@ -16,6 +16,8 @@ LIKELIEST = 5
 
 _IDS = "token_id:"  # vLLM's return_tokens_as_token_ids
 _MOST_TOKENS = 1 << 20
+_MOST_NAMES = 1 << 22  # of tokens that are kept, of all answers
+_LONGEST_NAME = 200
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class Completion:
         tokens: a number for each token, the same for the same one: its id, where the server tells it.
         top: of each step the log-probabilities of the likeliest tokens, by that number; empty: not told.
         usage: what was told of the cache.
+        configuration: what the server names as the configuration that made it; ``None``: not told.
 
     """
 
@@ -34,6 +37,7 @@ class Completion:
     tokens: tuple[int, ...]
     top: tuple[Mapping[int, float], ...]
     usage: Usage
+    configuration: str | None = None
 
 
 @dataclass
@@ -47,6 +51,8 @@ class Numbers:
         digits = name.removeprefix(_IDS)
         if name.startswith(_IDS) and digits.isdecimal() and len(digits) < 16:
             return int(digits)
+        if len(self._known) == _MOST_NAMES and name not in self._known:
+            raise ValueError
         return self._known.setdefault(name, -1 - len(self._known))
 
 
@@ -61,7 +67,10 @@ def read_completion(data: Any, numbers: Numbers, where: str) -> Completion:
         text, steps = _read(data, numbers)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError):
         raise InputError("answers with what is no completion", where=where) from None
-    return Completion(text, tuple(each for each, _ in steps), tuple(top for _, top in steps), read_usage(data))
+    named = data.get("system_fingerprint")
+    configuration = named if isinstance(named, str) and 0 < len(named) <= _LONGEST_NAME else None
+    tokens, top = tuple(each for each, _ in steps), tuple(top for _, top in steps)
+    return Completion(text, tokens, top, read_usage(data), configuration)
 
 
 _Steps = Sequence[tuple[int, Mapping[int, float]]]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any
 
 from kvgate.corpora.endpoints.client import SECONDS, Client
 from kvgate.corpora.endpoints.server import NoKnownEngineError, engine_and_version, served_model
 from kvgate.probes.completions.completion import LIKELIEST, Completion, Numbers, read_completion
+from kvgate.probes.completions.replicas import LOOKS, Seen, look, together
 from kvgate.probes.completions.requests import Request
 from kvgate.rules.errors import InputError
 
@@ -33,6 +35,8 @@ class AnsweringServer:
     version: str | None
     model: str | None
     _numbers: Numbers = field(default_factory=Numbers)
+    _seen: list[Seen] = field(default_factory=list)
+    _configurations: set[str] = field(default_factory=set)
 
     def complete(self, path: str, body: Mapping[str, Any]) -> Completion:
         """Send a request and return its answer.
@@ -43,10 +47,30 @@ class AnsweringServer:
         """
         where = f"{self.client.url}{path}"
         answer = self.client.post(path, dict(body))
-        if not answer.ok:
+        if answer.status != HTTPStatus.OK:
             said = f": {answer.said()}" if answer.said() else ""
             raise InputError(f"answers with HTTP {answer.status}{said}", where=where)
-        return read_completion(answer.data, self._numbers, where)
+        if answer.data is None:
+            raise InputError("answers with what is not JSON", where=where)
+        found = read_completion(answer.data, self._numbers, where)
+        if found.configuration is not None:
+            self._configurations.add(found.configuration)
+        return found
+
+    def look(self, times: int = LOOKS) -> Seen:
+        """Look which process answers, and return who has answered so far.
+
+        Raises:
+            InputError: it cannot be reached.
+
+        """
+        self._seen.append(look(self.client, self.engine, times))
+        return together([*self._seen, Seen(certain=True, configurations=frozenset(self._configurations))])
+
+    @property
+    def several_configurations(self) -> bool:
+        """Whether answers named more than one configuration as that which made them."""
+        return len(self._configurations) > 1
 
     def greedy(self, request: Request) -> dict[str, Any]:
         """Return a request's body so that its answer is the likeliest one, with what tells how close others were."""
@@ -55,7 +79,8 @@ class AnsweringServer:
             body.pop("max_tokens")
         if self.model is not None:
             body.setdefault("model", self.model)
-        for name in ("stream_options", "top_p", "top_k", "n", "best_of"):
+        # With `echo` vLLM reads no cache at all where log-probabilities are asked for.
+        for name in ("stream_options", "top_p", "top_k", "n", "best_of", "echo"):
             body.pop(name, None)
         if request.api == "/v1/chat/completions":
             body |= {"logprobs": True, "top_logprobs": LIKELIEST}

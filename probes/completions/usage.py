@@ -46,7 +46,8 @@ def read_usage(answer: Any) -> Usage:
     cached = _first(
         _count(details, "cached_tokens"), _count(usage, "prompt_cache_hit_tokens"), _count(usage, "cached_tokens")
     )
-    return Usage(prompt, cached, None)
+    # More than there are is no count of them.
+    return Usage(prompt, None if prompt is not None and cached is not None and cached > prompt else cached, None)
 
 
 def _first(*values: Any) -> Any:

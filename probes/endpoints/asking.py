@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from kvgate.probes.bypass.methods import Bypass, choose_method
 from kvgate.probes.completions.completion import Completion
+from kvgate.probes.completions.replicas import SEVERAL
 from kvgate.probes.completions.requests import Request
 from kvgate.probes.completions.server import AnsweringServer
 from kvgate.probes.rehearsal.backend import CannotStageError, Generation, Prompt
@@ -82,6 +83,8 @@ class Asked:
             found = ask(request)
         except InputError as error:
             raise CannotStageError(f"{self.name}: {error}") from None
+        if self.server.several_configurations:
+            raise CannotStageError(f"{self.name}: {SEVERAL}")
         if not found.top:
             raise CannotStageError(f"{self.name} tells no log-probabilities, and tokens alone prove nothing")
         return found

@@ -9,8 +9,11 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass
 
+from kvgate.probes.completions.replicas import SEVERAL, Seen
 from kvgate.probes.completions.server import answering_server, open_client
 from kvgate.probes.endpoints.asking import Asked
+from kvgate.probes.evaluation.comparison import compare_answers
+from kvgate.probes.evaluation.tolerances import tolerance_for
 from kvgate.probes.rehearsal.backend import (
     CannotStageError,
     Generation,
@@ -69,14 +72,17 @@ class EndpointBackend:
         self._prefix = tuple(secrets.token_bytes(_PREFIX))
         self._asked: dict[str, Asked] = {}
         self.first: dict[tuple[str, str | None], Generation] = {}
+        self.fresh: dict[tuple[str, str | None], Generation] = {}
         self.read_nothing = True
         self.own_salt = f"kvgate-rehearsal-{secrets.token_hex(8)}"
+        self.precision = f"{new.value('precision.compute') or 'unknown'}/any/server"
 
     def ground(self) -> Ground:
         """Ask the servers what they are, and say what differs between them.
 
         Raises:
-            CannotStageError: one does not answer, or is another engine than its manifest says.
+            CannotStageError: one does not answer, is another engine than its manifest says or several processes, or two
+                of them are one.
 
         """
         tools = {}
@@ -88,20 +94,21 @@ class EndpointBackend:
                     name = self.asked(side).name
                     raise CannotStageError(f"{name}: {path} is {said} in the manifest, and here it is {told}")
             tools[f"{side} server"] = f"{server.engine} {server.version}"
+        who = self._one_each()
         sides = Sides(self._old, self._new, cover(self._old), cover(self._new))
         differing = {
             change.dimension
             for change in compare(sides)
             if not change.unverified and not change.dimension.startswith(_NO_EFFECT)
         }
-        compute = self._new.value("precision.compute")
         return Ground(
             model="real",
-            precision=f"{compute or 'unknown'}/any/server",
+            precision=self.precision,
             staged=dict.fromkeys(sorted(differing), "as the servers run it"),
             missing={
                 "procedure": "that the servers were started by the launch files is the operator's word",
                 "store": "that nothing but these servers uses the namespace is the operator's word",
+                **who.missing,
             },
             procedure="running servers",
             tools=tools,
@@ -124,7 +131,10 @@ class EndpointBackend:
             if self._urls.control is not None:
                 return _Worker(self, start, self.asked("control"))
             if not self._by_salt_alone():
-                raise NoControlError("the boundary lies in how the new server was started: a control takes a third one")
+                raise NoControlError(
+                    "the boundary lies in how the new server was started: a control takes a third server, the new "
+                    "deployment started with the old one's namespace"
+                )
         return _Worker(self, start, self.asked("new"))
 
     def close(self) -> None:
@@ -140,6 +150,32 @@ class EndpointBackend:
                 raise CannotStageError(str(error)) from None
             self._asked[side] = Asked(f"the {side} server ({server.client.url})", server, self._prefix)
         return self._asked[side]
+
+    def _one_each(self) -> Seen:
+        """Look who answers at each address: one process, and no two addresses the same one."""
+        found: dict[str, Seen] = {}
+        for side in ("old", "new", *(["control"] if self._urls.control is not None else [])):
+            asked = self.asked(side)
+            try:
+                seen = asked.server.look()
+            except InputError as error:
+                raise CannotStageError(str(error)) from None
+            if seen.several:
+                raise CannotStageError(f"{asked.name}: {SEVERAL}")
+            for before, other in found.items():
+                same_process = seen.one and other.one and seen.processes == other.processes
+                if same_process or asked.server.client.url == self.asked(before).server.client.url:
+                    raise CannotStageError(f"{asked.name} is the {before} server too")
+            found[side] = seen
+        unknown = next((seen for seen in found.values() if not seen.one), None)
+        return unknown if unknown is not None else found["new"]
+
+    def agree(self, one: Generation, other: Generation) -> bool:
+        """Whether two answers to one prompt may be one deployment's, by the tolerance that the rehearsal goes by."""
+        tolerance = tolerance_for(self.precision)
+        if tolerance is None:
+            return False
+        return compare_answers((one.token_ids, one.top), (other.token_ids, other.top), tolerance.logprob).same
 
     def keyed_by_salt(self) -> bool:
         """Whether a ``cache_salt`` that nobody else uses is as good as an empty store."""
@@ -158,20 +194,45 @@ class _Worker:
 
     def __init__(self, backend: EndpointBackend, start: Start, asked: Asked) -> None:
         self._backend, self._start, self._asked = backend, start, asked
+        self._control_is_unknown = start.boundary == "removed" and asked is not backend.asked("new")
 
     def generate(self, prompt: Prompt, tokens: int) -> Generation:
         """Answer a prompt; see :class:`kvgate.probes.rehearsal.backend.Worker`."""
         start, name = self._start, (prompt.id, prompt.adapter)
         if start.boundary == "no-reuse":
-            first = self._asked.from_store(prompt, self._salt(prompt), self._read(prompt, tokens))
-            self._backend.first[name] = first
-            self._backend.read_nothing &= not first.cached
-            return self._asked.bypassing(prompt, tokens)
+            return self._fresh(prompt, tokens)
         if start.boundary == "in-force" and start.store == "old" and not start.fills:
             before = self._backend.first.pop(name, None)
             if before is not None:
                 return before
-        return self._read(prompt, tokens)
+        found = self._read(prompt, tokens)
+        if self._control_is_unknown and name in self._backend.fresh:
+            self._control_is_unknown = False
+            if not self._backend.agree(self._asked.bypassing(prompt, tokens), self._backend.fresh[name]):
+                raise NoControlError(
+                    f"{self._asked.name} is not the new deployment: without the cache it gives other answers than that"
+                )
+        return found
+
+    def _fresh(self, prompt: Prompt, tokens: int) -> Generation:
+        """Ask as in earnest, keep that answer for later, and return the one without the cache.
+
+        Raises:
+            CannotStageError: by its own account nothing was read, and yet the answers differ.
+
+        """
+        backend, name = self._backend, (prompt.id, prompt.adapter)
+        raw = self._read(prompt, tokens)
+        first = self._asked.from_store(prompt, self._salt(prompt), raw)
+        backend.first[name] = first
+        backend.read_nothing &= not first.cached
+        fresh = backend.fresh[name] = self._asked.bypassing(prompt, tokens)
+        # Where anything was read, what follows is judged by that; here nothing would be.
+        if raw.cached == 0 and backend.read_nothing and not backend.agree(raw, fresh):
+            raise CannotStageError(
+                f"{self._asked.name} says that nothing came from its cache, and without the cache it answers otherwise"
+            )
+        return fresh
 
     def compare_blocks(self, prompt: Prompt) -> None:
         """Return nothing: a server hands out no KV."""

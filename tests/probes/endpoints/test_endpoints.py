@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,69 +15,11 @@ from kvgate.probes.rehearsal.rehearse import Size, rehearse
 from kvgate.probes.rehearsal.seen import Rehearsal
 from kvgate.rules.manifest import Manifest
 from tests.cli.conftest import in_process
-from tests.corpora.engine_server import Answer, Engine, serving
+from tests.probes.endpoints.served import Server, running
 from tests.probes.rehearsal.pairs import BASE, MOVED, ROLLED, SALT_DROPPED, TENANTS, WEIGHTS, deployment
 from tests.rules.clean import data
 
 SERVED = {"engine.version": "0.33.0"}
-BLOCK = 64
-
-
-@dataclass
-class Server:
-    """A deployment in front of a store that it shares with others; its own memory in front of that.
-
-    Attributes:
-        weights: what its KV is made of, and its answers.
-        store: whose weights each prefix was computed with, by the prefix and its salt.
-        tells: whether it tells cached tokens.
-        salts: whether its keys hold salts.
-        bypasses: whether it has a way round its caches.
-        asked: the bodies it was sent.
-    """
-
-    weights: int
-    store: dict[str, int]
-    version: str = "0.33.0"
-    tells: bool = True
-    salts: bool = True
-    bypasses: bool = True
-    asked: list[dict[str, Any]] = field(default_factory=list)
-    memory: dict[str, int] = field(default_factory=dict)
-
-    def answer(self, method: str, path: str, body: Any) -> Answer:
-        if method == "GET":
-            told = {"/version": {"version": self.version}, "/v1/models": {"data": [{"id": "m", "parent": None}]}}
-            return (200, told[path]) if path in told else (404, {})
-        self.asked.append(body)
-        ids, salt = body["prompt"], body.get("cache_salt") if self.salts else None
-        reads = body.get("prompt_logprobs") is None or not self.bypasses
-        cached, weights = 0, {self.weights}
-        for end in range(BLOCK, len(ids), BLOCK):
-            key = json.dumps([ids[:end], salt])
-            found = self.memory.get(key, self.store.get(key))
-            if reads and found is not None and cached == end - BLOCK:
-                cached = end
-                weights.add(found)
-            kept = found if reads and found is not None else self.weights
-            self.memory[key] = kept
-            self.store.setdefault(key, kept)
-        first = 1000 + sum(weights) * 10 + sum(ids) % 7
-        top = {f"token_id:{first}": -0.1, f"token_id:{first + 1}": -3.0}
-        steps = body["max_tokens"]
-        logs = {
-            "tokens": [f"token_id:{first}"] * steps,
-            "token_logprobs": [-0.1] * steps,
-            "top_logprobs": [top] * steps,
-        }
-        usage = {"prompt_tokens_details": {"cached_tokens": cached}} if self.tells else {}
-        return 200, {"choices": [{"text": "", "logprobs": logs}], "usage": usage}
-
-
-@contextmanager
-def running(*servers: Server) -> Iterator[list[str]]:
-    with ExitStack() as stack:
-        yield [stack.enter_context(serving(Engine(server.answer))).url for server in servers]
 
 
 def rehearsed(old: Manifest, new: Manifest, *servers: Server) -> Rehearsal:
@@ -132,7 +71,7 @@ def test_another_place_takes_a_third_server_for_the_control() -> None:
     mine: dict[str, int] = {}
     seen = rehearsed(old, new, Server(1, mine), Server(2, {}))
     assert states(seen) == ("inconclusive", "open", "held", "held")
-    assert "a control takes a third one" in seen.reason
+    assert "a control takes a third server" in seen.reason
     seen = rehearsed(old, new, Server(1, mine), Server(2, {}), Server(2, mine))
     assert states(seen) == ("proved", "held", "held", "held")
 
@@ -178,6 +117,53 @@ def test_a_server_that_is_another_or_tells_too_little_proves_nothing(servers: di
     seen = rehearsed(old, new, Server(1, store), Server(2, store, **servers))
     assert seen.state == "not-run"
     assert why in seen.reason
+
+
+@pytest.mark.parametrize("control", [1, 3])
+def test_a_control_that_is_another_deployment_shows_nothing(control: int) -> None:
+    """Hits alone would do for a control, and answers that are not those of the new one: the old server gives both."""
+    old, new = pair(WEIGHTS, MOVED)
+    mine: dict[str, int] = {}
+    seen = rehearsed(old, new, Server(1, mine), Server(2, {}), Server(control, mine))
+    assert states(seen) == ("inconclusive", "open", "held", "held")
+    assert "is not the new deployment" in seen.reason
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "control", "why"),
+    [
+        ((1.5,), (2.5,), (3.5,), None),
+        ((1.5,), (1.5,), (3.5,), "is the old server too"),
+        ((1.5,), (2.5,), (1.5,), "is the old server too"),
+        ((1.5,), (2.5, 4.5), (3.5,), "several processes answer there"),
+    ],
+)
+def test_each_address_leads_to_one_process_of_its_own(
+    old: tuple[float, ...], new: tuple[float, ...], control: tuple[float, ...], why: str | None
+) -> None:
+    first, second = pair(WEIGHTS, MOVED)
+    mine: dict[str, int] = {}
+    servers = (Server(1, mine, started=old), Server(2, {}, started=new), Server(2, mine, started=control))
+    seen = rehearsed(first, second, *servers)
+    assert seen.state == ("proved" if why is None else "not-run"), seen.reason
+    assert why is None or why in seen.reason
+    assert "replicas" not in seen.missing
+
+
+def test_one_address_for_both_sides_is_refused() -> None:
+    old, new = pair(WEIGHTS, ROLLED)
+    with running(Server(1, {})) as (url,):
+        seen = rehearse(old, new, lambda: EndpointBackend(old, new, Urls(url, url)))
+    assert (seen.state, "is the old server too" in seen.reason) == ("not-run", True), seen.reason
+
+
+def test_a_server_that_reads_and_says_that_it_does_not_proves_nothing() -> None:
+    old, new = pair(WEIGHTS, ROLLED)
+    store: dict[str, int] = {}
+    # Its keys hold no salt, so the namespace keeps nothing apart.
+    seen = rehearsed(old, new, Server(1, store, salts=False), Server(2, store, salts=False, lies=True))
+    assert seen.state == "not-run"
+    assert "says that nothing came from its cache, and without the cache it answers otherwise" in seen.reason
 
 
 def test_a_server_that_is_gone_is_named() -> None:

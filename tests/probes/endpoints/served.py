@@ -1,0 +1,78 @@
+"""Deployments that run already, for rehearsals: each with a memory of its own in front of a store that others share."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.corpora.engine_server import Answer, Engine, serving
+
+BLOCK = 64
+
+
+@dataclass
+class Server:
+    """A deployment in front of a store that it shares with others; its own memory in front of that.
+
+    Attributes:
+        weights: what its KV is made of, and its answers.
+        store: whose weights each prefix was computed with, by the prefix and its salt.
+        tells: whether it tells cached tokens.
+        salts: whether its keys hold salts.
+        bypasses: whether it has a way round its caches.
+        lies: whether it says that nothing is cached, whatever is.
+        started: when each of its processes started, which take turns; empty: it does not tell.
+        asked: the bodies it was sent.
+    """
+
+    weights: int
+    store: dict[str, int]
+    version: str = "0.33.0"
+    tells: bool = True
+    salts: bool = True
+    bypasses: bool = True
+    lies: bool = False
+    started: tuple[float, ...] = ()
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    memory: dict[str, int] = field(default_factory=dict)
+    _turns: Iterator[int] = field(default_factory=itertools.count)
+
+    def answer(self, method: str, path: str, body: Any) -> Answer:
+        if method == "GET":
+            told = {"/version": {"version": self.version}, "/v1/models": {"data": [{"id": "m", "parent": None}]}}
+            if path == "/metrics" and self.started:
+                return 200, f"process_start_time_seconds {self.started[next(self._turns) % len(self.started)]}\n"
+            return (200, told[path]) if path in told else (404, {})
+        self.asked.append(body)
+        ids, salt = body["prompt"], body.get("cache_salt") if self.salts else None
+        reads = body.get("prompt_logprobs") is None or not self.bypasses
+        cached, weights = 0, {self.weights}
+        for end in range(BLOCK, len(ids), BLOCK):
+            key = json.dumps([ids[:end], salt])
+            found = self.memory.get(key, self.store.get(key))
+            if reads and found is not None and cached == end - BLOCK:
+                cached = end
+                weights.add(found)
+            kept = found if reads and found is not None else self.weights
+            self.memory[key] = kept
+            self.store.setdefault(key, kept)
+        first = 1000 + sum(weights) * 10 + sum(ids) % 7
+        top = {f"token_id:{first}": -0.1, f"token_id:{first + 1}": -3.0}
+        steps = body["max_tokens"]
+        logs = {
+            "tokens": [f"token_id:{first}"] * steps,
+            "token_logprobs": [-0.1] * steps,
+            "top_logprobs": [top] * steps,
+        }
+        usage = {"prompt_tokens_details": {"cached_tokens": 0 if self.lies else cached}} if self.tells else {}
+        return 200, {"choices": [{"text": "", "logprobs": logs}], "usage": usage}
+
+
+@contextmanager
+def running(*servers: Server) -> Iterator[list[str]]:
+    with ExitStack() as stack:
+        yield [stack.enter_context(serving(Engine(server.answer))).url for server in servers]
