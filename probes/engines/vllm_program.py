@@ -9,6 +9,7 @@ input or the lifeline does. An engine is made of the flags of vLLM's own server;
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import runpy
@@ -145,6 +146,8 @@ class _Nursery:
 
 
 def _import_what_engines_do() -> None:
+    import vllm.entrypoints.llm
+    import vllm.model_executor.models.llama
     import vllm.v1.engine.core
     import vllm.v1.engine.llm_engine
     import vllm.v1.worker.gpu_model_runner  # noqa: F401 - the forks find it imported
@@ -154,6 +157,9 @@ def _import_what_engines_do() -> None:
     if hasattr(current_platform, "register_triton_kernel_overrides"):
         current_platform.register_triton_kernel_overrides()
         type(current_platform).register_triton_kernel_overrides = classmethod(lambda _: None)
+    _server_parser()
+    gc.collect()
+    gc.freeze()  # an engine collects garbage again and again while it starts, through all of this each time
 
 
 def _engine(request: dict[str, Any], answers: Any) -> None:
