@@ -9,8 +9,9 @@ import hashlib
 import os
 import shutil
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
+from kvgate.corpora.files import open_regular
 from kvgate.stores.scanning.entries import Entry
 from kvgate.stores.scanning.folder import FolderStore
 from kvgate.stores.scanning.redis_store import RedisStore
@@ -31,6 +32,9 @@ class Places(Protocol):
 
     def names(self) -> set[str]:
         """Return the names of what lies in place."""
+
+    def read(self, name: str, most: int) -> bytes:
+        """Return the bytes of one of them: all of them, or one more than so many."""
 
 
 class FolderPlaces:
@@ -68,6 +72,11 @@ class FolderPlaces:
         """See :class:`Places`."""
         return {one.name for one in FolderStore(self.place).entries() if isinstance(one, Entry)}
 
+    def read(self, name: str, most: int) -> bytes:
+        """See :class:`Places`."""
+        with open_regular(self.place / name) as stream:
+            return stream.read(most + 1)
+
 
 class RedisPlaces:
     """Databases of one Redis that nobody else uses: the one in place is database 0.
@@ -75,12 +84,15 @@ class RedisPlaces:
     Args:
         url: of the server.
 
+    Attributes:
+        url: of the server.
+
     """
 
     def __init__(self, url: str) -> None:
         import redis
 
-        self._url = url
+        self.url = url
         self._client = redis.Redis.from_url(url)
         self._client.flushall()
         self._databases: dict[tuple[str, str], int] = {}
@@ -98,10 +110,14 @@ class RedisPlaces:
         if keeps:
             self._client.swapdb(0, database)
             return
-        with redis.Redis.from_url(f"{self._url}/{database}") as kept:
+        with redis.Redis.from_url(f"{self.url}/{database}") as kept:
             for key in list(kept.scan_iter(count=1000)):
                 kept.copy(key, key, destination_db="0")
 
     def names(self) -> set[str]:
         """See :class:`Places`."""
-        return {one.name for one in RedisStore(f"{self._url}/0").entries() if isinstance(one, Entry)}
+        return {one.name for one in RedisStore(f"{self.url}/0").entries() if isinstance(one, Entry)}
+
+    def read(self, name: str, most: int) -> bytes:
+        """See :class:`Places`."""
+        return cast("bytes", self._client.getrange(name, 0, most))  # it is not asked to decode

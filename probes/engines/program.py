@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from kvgate.probes.engines.installation import DROPPED, Installation
 from kvgate.probes.rehearsal.backend import Generation
@@ -49,7 +50,7 @@ class Program(ChildProcess):
         self.ask({**request, "folder": str(folder), "environment": dict(environment)})
 
     def generate(
-        self, engine: str, token_ids: Sequence[int], tokens: int, salt: str | None, *, skip: bool
+        self, engine: str, token_ids: Sequence[int], tokens: int, salt: str | None, *, skip: bool, keep: bool = False
     ) -> Generation:
         """Have an engine answer a prompt.
 
@@ -59,15 +60,20 @@ class Program(ChildProcess):
             tokens: how many are generated.
             salt: the request's ``cache_salt``.
             skip: read no cache.
+            keep: leave what was computed in the engine's own cache, for the next prompt.
 
         Raises:
             CannotStageError: it did not.
 
         """
         request = {"op": "ask", "engine": engine, "token_ids": list(token_ids), "tokens": tokens}
-        found = self.ask({**request, "salt": salt, "skip": skip})
+        found = self.ask({**request, "salt": salt, "skip": skip, "keep": keep})
         steps = ({int(token): value for token, value in step.items()} for step in found["top"])
         return Generation(tuple(found["token_ids"]), tuple(steps), found["cached"])
+
+    def caches(self, engine: str) -> dict[str, Any]:
+        """Return what an engine says of its own cache: ``layers``, ``block``, ``ranks``."""
+        return self.ask({"op": "layout", "engine": engine})
 
     def end(self) -> None:
         """End all engines and servers; the process stays, with vLLM imported."""

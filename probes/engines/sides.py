@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -12,6 +13,7 @@ from kvgate.probes.embedded.child import Child
 from kvgate.probes.embedded.real import real_pair
 from kvgate.probes.embedded.stand_in import Pair, Side, stand_in
 from kvgate.probes.rehearsal.backend import CannotStageError
+from kvgate.rules.compare.plain import rope_reads_length
 from kvgate.rules.manifest import Manifest
 
 _HEAD = 32  # the smallest size of a head that vLLM's attention on a CPU takes (0.32.0)
@@ -22,11 +24,11 @@ _LONGEST = 8192 + 256
 
 @dataclass(frozen=True)
 class Launch:
-    """How a deployment is started in earnest, as its launch file has it.
+    """How a deployment is started: as its launch file has it, or as its manifest amounts to.
 
     Attributes:
         arguments: of vLLM's server, in order.
-        environment: what the file sets.
+        environment: what is set for it.
 
     """
 
@@ -84,8 +86,27 @@ def write_stand_in(child: Child, side: Side, folder: Path, *, foreign: bool) -> 
     child.ask({"op": "write", "model": model, "folder": str(folder)})
 
 
-def flags_of(manifest: Manifest, side: Side, missing: dict[str, str]) -> list[str]:
-    """Return the flags that a manifest amounts to.
+def link_checkpoint(source: Path, side: Side, folder: Path) -> None:
+    """Lay out the deployment's own checkpoint: its weights, and the config that its manifest has.
+
+    Nothing else of it is there, so that no code of it can be run and no config but the one that was decided about.
+
+    Args:
+        source: the checkpoint.
+        side: what the manifest says.
+        folder: that is made.
+
+    """
+    folder.mkdir(parents=True)
+    for file in source.iterdir():
+        if file.name.endswith((".safetensors", ".safetensors.index.json")):
+            (folder / file.name).symlink_to(file.resolve())
+    config = {name: value for name, value in side.config.items() if name != "auto_map"}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+
+
+def planned(manifest: Manifest, side: Side, missing: dict[str, str]) -> Launch:
+    """Return how a deployment is started by what its manifest says.
 
     Args:
         manifest: the deployment.
@@ -101,9 +122,10 @@ def flags_of(manifest: Manifest, side: Side, missing: dict[str, str]) -> list[st
         missing["engine.block_size"] = f"blocks of {_BLOCK} tokens: vLLM on a CPU has none of {block}"
         block = _BLOCK
     found += ["--block-size", str(block or _BLOCK)]
-    longest = manifest.value("engine.max_model_len")
-    found += ["--max-model-len", str(min(longest or _LONGEST, _LONGEST))]
+    longest = manifest.value("engine.max_model_len") or _LONGEST
+    # Cut, so that KV of it fits, where the length decides nothing.
+    found += ["--max-model-len", str(longest if rope_reads_length(manifest) else min(longest, _LONGEST))]
     sizes: Any = manifest.value("parallelism") or {}
     if any(value not in (None, 1) for name, value in sizes.items() if name != "data"):
         missing["parallelism"] = "one rank: what differs between several is not staged"
-    return found
+    return Launch(tuple(found), {})

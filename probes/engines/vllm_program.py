@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -62,16 +63,20 @@ class _Nursery:
         self._servers: list[int] = []
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        jobs = {"versions": self._versions, "start": self._start, "ask": self._ask, "serve": self._serve}
-        jobs["end"] = self._end_all
-        return jobs[request["op"]](request)
+        jobs = {"versions": self._versions, "start": self._start, "serve": self._serve, "end": self._end_all}
+        return jobs.get(request["op"], self._ask)(request)
 
     def _versions(self, _request: dict[str, Any]) -> dict[str, Any]:
         import torch
         import vllm
 
         _import_what_engines_do()
-        return {"vllm": vllm.__version__, "torch": torch.__version__}
+        from vllm.platforms import current_platform
+
+        found = {"vllm": vllm.__version__, "torch": torch.__version__, "device": current_platform.device_type}
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found["lmcache"] = metadata.version("lmcache")
+        return found
 
     def _start(self, request: dict[str, Any]) -> dict[str, Any]:
         self._end(request["engine"])
@@ -196,6 +201,15 @@ class _Engine:
         self._engine = LLM.from_engine_args(EngineArgs.from_cli_args(parsed))
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        return self._layout() if request["op"] == "layout" else self._ask(request)
+
+    def _layout(self) -> dict[str, Any]:
+        """Say what lies in the engine's own cache, which is how it is stored."""
+        ranks = self._engine.collective_rpc(_caches)
+        config = self._engine.llm_engine.vllm_config
+        return {"block": config.cache_config.block_size, "ranks": len(ranks), **ranks[0]}
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """Answer one prompt and forget it: what is cached for the next one comes out of the store."""
         from vllm import SamplingParams
 
@@ -211,7 +225,8 @@ class _Engine:
         if request["salt"]:
             prompt["cache_salt"] = request["salt"]
         found = self._engine.generate([prompt], sampling, use_tqdm=False)[0]
-        self._forget()
+        if not request["keep"]:
+            self._forget()
         steps = [{int(token): one.logprob for token, one in step.items()} for step in found.outputs[0].logprobs]
         return {"token_ids": list(found.outputs[0].token_ids), "top": steps, "cached": found.num_cached_tokens}
 
@@ -223,6 +238,19 @@ class _Engine:
                 raise RuntimeError("the engine's own cache could not be emptied")
             self._engine.llm_engine.step()
             time.sleep(0.02)
+
+
+def _caches(worker: Any) -> dict[str, Any]:
+    """Return name, shape and number format of the KV tensor of each layer of one rank."""
+    import torch
+
+    layers = []
+    for name, layer in worker.vllm_config.compilation_config.static_forward_context.items():
+        held = getattr(layer, "kv_cache", None)
+        held = held[0] if isinstance(held, list) and held else held  # older ones: for each virtual engine
+        if isinstance(held, torch.Tensor) and held.numel():
+            layers.append([name, list(held.shape), str(held.dtype).removeprefix("torch.")])
+    return {"layers": layers}
 
 
 def _server_parser() -> Any:
