@@ -155,7 +155,8 @@ def about_the_target(change: Change) -> bool:
     address = (
         dimension(change.dimension).compare in ("address", "connector") if change.dimension != UNCLASSIFIED else False
     )
-    return address and change.kind in ("moved", "first", "adverse", UNVERIFIED)
+    seen = change.kind == "adverse" and change.path == _INVENTORY
+    return address and (seen or change.kind in ("moved", "first", UNVERIFIED))
 
 
 def _newly_carried(sides: Sides) -> str | None:
@@ -192,6 +193,7 @@ def _same_store(sides: Sides) -> bool:
 
 
 _ADAPTERS = "adapters"
+_INVENTORY = "evidence.inventory"  # of all evidence it alone speaks of what lies where the new deployment will look
 # Two names of places may name one place (an alias, a link, a slash at the end), or lists that share a tier.
 _PLACE = "cache.location"
 

@@ -14,6 +14,7 @@ from kvgate.rules.compare.served import PATH as SERVED
 from kvgate.rules.identity import identity
 from kvgate.rules.manifest import Manifest
 from kvgate.rules.packaged import DataModel
+from kvgate.rules.shown import Shown, lacks
 from kvgate.rules.values import Known
 
 SCHEMA_ID = "kvgate/evidence/v1"
@@ -60,6 +61,9 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
 }
 """The manifest sections that supporting evidence of each kind binds to."""
 
+_TESTS: tuple[Kind, ...] = ("isolation", "kv-equivalence")
+"""Kinds that come of a test with running models: one that looked at less answers nothing."""
+
 
 class Subject(DataModel):
     """One deployment that evidence speaks of.
@@ -92,6 +96,7 @@ class Evidence(DataModel):
     coverage: Coverage = Field(default_factory=Coverage)
     tools: dict[str, str] = Field(default_factory=dict, description="name to version")
     figures: dict[str, JsonValue] = Field(default_factory=dict)
+    shown: Shown | None = Field(default=None, description="what a test with running models looked at")
     scope: str = "all"
     reason: str = Field(default="", description="one clause: what was found, or why it is not proved")
     command: str | None = Field(default=None, description="what reproduces it")
@@ -125,6 +130,14 @@ class Evidence(DataModel):
         if self.old is not None and old is not None and _contradicts(self.old, old):
             return False
         return not _contradicts(self.new, new)
+
+    def why_no_answer(self, refutation: Evidence) -> str | None:
+        """Say why this does not answer a refutation, whatever it names; ``None`` where it can."""
+        if self.kind != refutation.kind:
+            return f"it is evidence of {self.kind}, and that is of {refutation.kind}"
+        if self.state != "proved":
+            return f"it is {self.state}"
+        return lacks(self.shown, refutation.shown) if self.kind in _TESTS else None
 
 
 def subject_of(manifest: Manifest, kind: Kind) -> Subject:
@@ -173,10 +186,16 @@ def _contradicts(subject: Subject, manifest: Manifest) -> bool:
 def refutations(evidence: Sequence[Evidence], old: Manifest | None, new: Manifest) -> list[Evidence]:
     """Return what speaks against these deployments and is not answered, by name, by a bound proof of its kind."""
     against = [item for item in evidence if item.speaks_against(old, new)]
-    answered = {
-        (name, item.kind)
-        for item in evidence
-        if item.supersedes and item.supports(old, new)
-        for name in item.supersedes
-    }
-    return [item for item in against if (item.digest, item.kind) not in answered] if answered else against
+    proofs = [item for item in evidence if item.supersedes and item.supports(old, new)] if against else []
+    return [item for item in against if not any(_answers(proof, item) for proof in proofs)]
+
+
+def _answers(proof: Evidence, refutation: Evidence) -> bool:
+    return refutation.digest in proof.supersedes and proof.why_no_answer(refutation) is None
+
+
+def failed_answers(refutation: Evidence, evidence: Sequence[Evidence]) -> list[str]:
+    """Say why what names a refutation that stands does not answer it, a clause each."""
+    unbound = "it is about other deployments, or they were edited after it"
+    whys = (item.why_no_answer(refutation) or unbound for item in evidence if refutation.digest in item.supersedes)
+    return list(dict.fromkeys(whys))

@@ -25,7 +25,7 @@ from kvgate.rules.compare.plain import compare_roles
 from kvgate.rules.compare.sides import Sides
 from kvgate.rules.diff import compare
 from kvgate.rules.discharge import TOKEN_DIMENSIONS, discharge, tokens_proved
-from kvgate.rules.evidence import Evidence, refutations
+from kvgate.rules.evidence import Evidence, failed_answers, refutations
 from kvgate.rules.finding import Finding
 from kvgate.rules.manifest import Manifest
 from kvgate.rules.pack import Discharge, Obligation, Rule
@@ -243,8 +243,11 @@ def _pair(case: Case, sides: Sides, index: int | None, *, filed_apart: bool) -> 
         finding = replace(_finding(rule, told, index), keys_separate=keys_answer(change, boundary, sides))
         findings.append(_settled(finding, rule.discharged_by, sides, boundary, proved, tokens, against))
     for finding in _adverse(case, refuted, index):
-        ways = case.pack.adverse_rule_by_id(finding.rule).discharged_by
-        settled = _settled(finding, ways, sides, boundary, proved, tokens, against)
+        answering = case.pack.adverse_rule_by_id(finding.rule)
+        if answering.stands:
+            findings.append(replace(_cannot_be_kept_apart(finding, boundary), keys_separate="no"))
+            continue
+        settled = _settled(finding, answering.discharged_by, sides, boundary, proved, tokens, against)
         _merge(findings, replace(settled, keys_separate=keys_answer(finding.change, boundary, sides)))
     return findings, boundary
 
@@ -337,6 +340,11 @@ def _met_by(finding: Finding, boundary: Boundary, sides: Sides) -> Finding:
     how = met(finding.change, boundary, sides)
     if how is not None:
         return replace(finding, met={**finding.met, "separate": how})
+    return _cannot_be_kept_apart(finding, boundary)
+
+
+def _cannot_be_kept_apart(finding: Finding, boundary: Boundary) -> Finding:
+    """Ask for deletion too where nothing that a connector offers will ever keep entries apart, or may be not."""
     if boundary.no_way_out:
         obligations: tuple[Obligation, ...] = ("separate", "delete")
         return replace(
@@ -348,12 +356,14 @@ def _met_by(finding: Finding, boundary: Boundary, sides: Sides) -> Finding:
 def _adverse(case: Case, refuted: Sequence[Evidence], index: int | None) -> list[Finding]:
     findings = []
     for item in refuted:
-        rule = case.pack.adverse_rule(item.kind)
+        rule = case.pack.adverse_rule(item)
         if rule is None:
             continue
         shown = redacted(item)
+        vain = [f"what names it as answered does not answer it: {why}" for why in failed_answers(item, case.evidence)]
+        detail = "; ".join(filter(None, [shown.reason, *vain]))
         change = Change(
-            rule.about, "adverse", f"evidence.{item.kind}", UNKNOWN, Known(shown.reason), shown.scope, shown.reason
+            rule.about, "adverse", f"evidence.{item.kind}", UNKNOWN, Known(shown.reason), shown.scope, detail
         )
         findings.append(
             Finding(
@@ -367,6 +377,8 @@ def _adverse(case: Case, refuted: Sequence[Evidence], index: int | None) -> list
                 keys_separate="unknown",
                 why=rule.why,
                 adverse=True,
+                self_fault=rule.self_fault,
+                fix=rule.fix,
                 evidence=(item.digest,),
                 links=tuple(rule.links),
             )

@@ -12,8 +12,9 @@ from kvgate.rules.canonical import digest
 from kvgate.rules.catalogue import Comparison, dimensions
 from kvgate.rules.change import UNCLASSIFIED
 from kvgate.rules.errors import InputError, UsageError
-from kvgate.rules.evidence import Kind
+from kvgate.rules.evidence import Evidence, Kind
 from kvgate.rules.packaged import DataModel, packaged_bytes, packaged_names, parse_data
+from kvgate.rules.shown import Entries, Shown, Where
 
 Obligation = Literal["separate", "delete"]
 Answer = Literal["yes", "no", "unknown", "not affected"]
@@ -76,6 +77,8 @@ class Ruling(DataModel):
     tokens_equal: Answer
     discharged_by: list[Discharge] = Field(default_factory=list)
     why: str
+    self_fault: bool = False
+    fix: str | None = None
     links: list[str] = Field(default_factory=list)
 
 
@@ -83,23 +86,53 @@ class Rule(Ruling):
     """What one sort of change obliges to."""
 
     watches: dict[str, list[str]] = Field(description="dimension to kinds of change")
-    self_fault: bool = False
     may_be: Literal["clear", "self-fault"] | None = Field(
         default=None, description="what an unknown of the new side, judged alone, could turn out to be"
     )
     may_be_against_old: Literal["clear"] | None = Field(
         default=None, description="what an unknown of either side could turn out to be where the two are compared"
     )
-    fix: str | None = None
     asymmetric: str | None = Field(default=None, description="why the answer may differ with old and new swapped")
 
 
+class When(DataModel):
+    """Which refutations of its kind a rule answers: what one does not say of itself meets no condition."""
+
+    where: Where | None = None
+    only: list[Entries] | None = Field(default=None, description="nothing but these was read wrongly")
+
+    def holds(self, shown: Shown | None) -> bool:
+        """Whether a refutation that shows this is one of them."""
+        said = shown or Shown()
+        if self.only is not None and (not said.of or not set(said.of) <= set(self.only)):
+            return False
+        return self.where is None or self.where == said.where
+
+    def includes(self, other: When) -> bool:
+        """Whether everything that meets the other's conditions meets these."""
+        wider = self.only is None or (other.only is not None and set(other.only) <= set(self.only))
+        return wider and self.where in (None, other.where)
+
+
 class AdverseRule(Ruling):
-    """What a refutation of one kind obliges to."""
+    """What a refutation of one kind obliges to.
+
+    ``stands``: the boundary was seen not to hold, so nothing that a manifest says of it keeps entries apart.
+    """
 
     evidence: Kind
+    when: When = When()
     about: str = Field(description="the dimension whose cell says whether keys separate what was found")
     obligations: list[Obligation] = Field(min_length=1)
+    stands: bool = False
+
+    def no_milder(self, other: AdverseRule) -> bool:
+        """Whether this asks for everything that the other does."""
+        return (
+            set(other.obligations) <= set(self.obligations)
+            and self.self_fault >= other.self_fault
+            and self.stands >= other.stands
+        )
 
 
 _AnyRule = TypeVar("_AnyRule", bound=Ruling)
@@ -176,13 +209,31 @@ class Pack:
         if unknown := sorted(one.about for one in self.adverse if one.about not in known):
             raise InputError(f"{unknown[0]!r} is not a dimension", where=self._source)
 
+        for number, rule in enumerate(self.adverse):
+            for earlier in self.adverse[:number]:
+                if earlier.evidence != rule.evidence:
+                    continue
+                if earlier.when.includes(rule.when):
+                    raise InputError(f"{rule.id} answers nothing that {earlier.id} does not", where=self._source)
+                # Less is known of what only the later one answers; that must not be the milder answer.
+                if rule.when.includes(earlier.when) and not rule.no_milder(earlier):
+                    raise InputError(
+                        f"{rule.id} is milder than {earlier.id}, and answers what says less", where=self._source
+                    )
+        kinds = {rule.evidence for rule in self.adverse}
+        if partly := sorted(kinds - {rule.evidence for rule in self.adverse if rule.when == When()}):
+            raise InputError(f"no rule answers every refutation of the kind {partly[0]}", where=self._source)
+
     def rule_for(self, dimension: str, kind: str) -> Rule:
         """Return the rule that answers one kind of change of one dimension."""
         return self._by_kind[dimension, kind]
 
-    def adverse_rule(self, kind: Kind) -> AdverseRule | None:
-        """Return the rule that answers a refutation, ``None`` where the kind only ever supports."""
-        return next((rule for rule in self.adverse if rule.evidence == kind), None)
+    def adverse_rule(self, refutation: Evidence) -> AdverseRule | None:
+        """Return the first rule that answers a refutation, ``None`` where its kind only ever supports."""
+        return next(
+            (rule for rule in self.adverse if rule.evidence == refutation.kind and rule.when.holds(refutation.shown)),
+            None,
+        )
 
     def adverse_rule_by_id(self, identifier: str) -> AdverseRule:
         """Return the rule for refutations with this id."""

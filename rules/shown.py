@@ -45,7 +45,7 @@ def lacks(proof: Shown | None, refutation: Shown | None) -> str | None:
     has, wanted = proof or Shown(), refutation or Shown()
     if has.where != (wanted.where or "service"):
         return "where it was seen is another place, or not said"
-    if unseen := [one for one in (ENTRIES if wanted.of is None else wanted.of) if one not in (has.of or ())]:
+    if unseen := [one for one in wanted.of or ENTRIES if one not in (has.of or ())]:
         return f"it shows nothing of {', '.join(unseen)}"
     if _rank(get_args(Model), has.model) < _rank(get_args(Model), wanted.model or "real"):
         return "stand-ins answered, and the refutation is one by the deployments' own weights, or does not say"

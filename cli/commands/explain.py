@@ -10,7 +10,7 @@ import typer
 from kvgate.cli.options import Debug, NoColor
 
 if TYPE_CHECKING:
-    from kvgate.rules.pack import Discharge, Obligation, Pack, Ruling
+    from kvgate.rules.pack import AdverseRule, Discharge, Obligation, Pack, Ruling
 
 
 def explain(
@@ -69,7 +69,8 @@ def _otherwise(rule: Ruling) -> str:
     from kvgate.rules.pack import AdverseRule, Rule
 
     if isinstance(rule, AdverseRule):
-        return f"proved {rule.evidence} evidence on the same deployments that names it in `supersedes`"
+        answer = f"proved {rule.evidence} evidence on the same deployments that names it in `supersedes`"
+        return f"{answer}, and looked at no less" if rule.stands else answer
     if isinstance(rule, Rule) and rule.self_fault:
         return "nothing but another deployment"
     return "no evidence: what it demands has to be met" if rule.obligations else "nothing needs to"
@@ -85,17 +86,30 @@ def _fields(rule: Ruling) -> list[tuple[str, list[str]]]:
         ("settled by", [_discharge(one) for one in rule.discharged_by] or [_otherwise(rule)]),
     ]
     if isinstance(rule, AdverseRule):
-        fields.insert(0, ("watches", [f"evidence of the kind {rule.evidence} that is refuted"]))
+        fields.insert(0, ("watches", [_refuted(rule)]))
+    if rule.self_fault:
+        fields.append(("self-fault", ["the deployment is unsafe by itself (exit 30); no boundary settles it"]))
     if isinstance(rule, Rule):
         watches = [f"{dimension}: {', '.join(kinds)}" for dimension, kinds in rule.watches.items()]
         fields.insert(0, ("watches", watches))
-        if rule.self_fault:
-            fields.append(("self-fault", ["the deployment is unsafe by itself (exit 30); no boundary settles it"]))
         if rule.may_be:
             fields.append(("not known", [f"may turn out to be {rule.may_be}: then no --accept settles it"]))
-        fields += [("fix", [rule.fix])] if rule.fix else []
         fields += [("asymmetric", [rule.asymmetric])] if rule.asymmetric else []
+    fields += [("fix", [rule.fix])] if rule.fix else []
     return [*fields, ("links", [_link(link) for link in rule.links] or ["none"])]
+
+
+_WHERE = {"scratch": "in a store made for a test", "service": "where customers are served"}
+
+
+def _refuted(rule: AdverseRule) -> str:
+    """Say which refutations a rule answers."""
+    found = f"evidence of the kind {rule.evidence} that is refuted"
+    if rule.when.where is not None:
+        found += f", seen {_WHERE[rule.when.where]}"
+    if rule.when.only is not None:
+        found += f", of {' and '.join(rule.when.only)} alone"
+    return found
 
 
 def _discharge(condition: Discharge) -> str:

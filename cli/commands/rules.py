@@ -40,9 +40,8 @@ def list_rules(
         return 0
     page = Page(console.width(), color=console.colored(sys.stdout, no_color=no_color))
     page.heading(f"{pack.id}: {pack.title}")
-    every = [*((rule, rule.self_fault) for rule in pack.rules), *((rule, False) for rule in pack.adverse)]
-    for rule, fault in every:
-        demands = "self-fault" if fault else ", ".join(rule.obligations) or "harmless"
+    for rule in (*pack.rules, *pack.adverse):
+        demands = "self-fault" if rule.self_fault else ", ".join(rule.obligations) or "harmless"
         page.parts([(f"{rule.id:<30}", "bold"), (f" {demands:<16} {rule.title}", "")], hang=48)
     console.emit(page.text())
     return 0

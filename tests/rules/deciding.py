@@ -12,10 +12,13 @@ from kvgate.rules.finding import Finding
 from kvgate.rules.manifest import Manifest
 from kvgate.rules.pack import shipped_pack
 from kvgate.rules.profile import Profile
+from kvgate.rules.shown import Shown
 from kvgate.rules.waivers import Waiver
 from tests.rules.clean import clean
 
 Changes = Mapping[str, Any]
+STALE = Shown(where="scratch", of=["old-entries"], model="stand-in", ran="model", differences=["weights"], prompts=4)
+"""What a rehearsal saw in which the new deployment read the old one's entries; a proof of the same shows as much."""
 REUSE, NAMESPACE, CLEAR = "verified-compatible-reuse", "new-namespace", "clear"
 
 

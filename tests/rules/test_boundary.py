@@ -11,7 +11,7 @@ from kvgate.rules.decide import Decision
 from kvgate.rules.namespace import derive
 from kvgate.rules.profile import Profile, shipped_profiles
 from tests.rules.clean import FORGET, clean, digest
-from tests.rules.deciding import CLEAR, NAMESPACE, REUSE, about, decided
+from tests.rules.deciding import CLEAR, NAMESPACE, REUSE, STALE, about, decided
 
 OFFLOAD: dict[str, Any] = {"cache.connector": "vllm-offload-fs", "cache.version": None}
 WEIGHTS: dict[str, Any] = {"weights.checkpoint.digest": digest("9"), "weights.checkpoint.kv_digest": digest("9")}
@@ -52,9 +52,9 @@ def test_a_namespace_that_is_set_newly_keeps_keys_apart_where_the_key_holds_it()
     new = named(WEIGHTS)
     assert {one.keys_separate for one in decided(unset, new).findings} == {"yes"}
     assert {one.keys_separate for one in decided(unset, {**new, "cache.namespace": "prod-b"}).findings} == {"no"}
-    stale = about("isolation", "refuted", unset, new)
+    stale = about("isolation", "refuted", unset, new, shown=STALE)
     answers = {one.rule: one.keys_separate for one in decided(unset, new, evidence=[stale]).findings}
-    assert answers["refuted-isolation"] == "no"
+    assert answers["refuted-rehearsal"] == "no"
 
 
 @pytest.mark.parametrize("text", ["x{}y", "/kv/{}/../old", "old#{}", "old?x={}", "redis://c:6379/0/{}", "/old,/kv/{}"])
@@ -393,5 +393,5 @@ def test_a_refutation_or_a_defective_producer_is_no_fault_of_the_pools() -> None
     assert (decision.verdict, decision.exit_code) == (CLEAR, 20)
     plain = pools({}, {})
     for kind in ("isolation", "kv-equivalence", "inventory"):
-        refuted = about(kind, "refuted", plain, plain)
-        assert decided(plain, plain, evidence=[refuted]).exit_code in (10, 20)
+        refuted = about(kind, "refuted", plain, plain, shown=STALE)
+        assert decided(plain, plain, evidence=[refuted]).exit_code == 10

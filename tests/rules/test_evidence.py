@@ -11,7 +11,7 @@ from kvgate.rules.errors import InputError
 from kvgate.rules.evidence import SECTIONS, Evidence, Kind, refutations, subject_of
 from kvgate.rules.packaged import data_from, parse_data
 from tests.rules.clean import FORGET, clean, digest
-from tests.rules.deciding import CLEAR, NAMESPACE, REUSE, about, decided
+from tests.rules.deciding import NAMESPACE, REUSE, STALE, about, decided
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 # One change in each section that counts.
@@ -212,11 +212,11 @@ def test_forgetting_does_not_make_a_refused_rollout_an_accepted_one(path: str) -
     new = {"precision.kv_cache": "fp8_e4m3", "cache.namespace": "other"}
     for changes in (new, {**new, path: FORGET}):
         evidence = [
-            about("isolation", "refuted", {}, new),
+            about("isolation", "refuted", {}, new, shown=STALE),
             about("inventory", "proved", {}, changes, figures={"entries": 0}),
         ]
         decision = decided({}, changes, evidence=evidence)
-        assert (decision.verdict, decision.exit_code) == (CLEAR, 20)
+        assert (decision.verdict, decision.exit_code) == (NAMESPACE, 10)
 
 
 @pytest.mark.parametrize(
@@ -259,22 +259,28 @@ def test_a_refutation_joins_the_finding_it_explains() -> None:
 
 
 def test_a_refutation_is_superseded_by_name_and_by_bound_proof_of_its_kind_only() -> None:
-    refuted = about("isolation", "refuted", {}, {}, reason="a stale entry was hit")
-    answer = about("isolation", "proved", {}, {}, supersedes=[refuted.digest])
+    refuted = about("isolation", "refuted", {}, {}, reason="a stale entry was hit", shown=STALE)
+    named: dict[str, Any] = {"supersedes": [refuted.digest], "shown": STALE}
+    answer = about("isolation", "proved", {}, {}, **named)
     assert refutations([refuted, answer], clean(), clean()) == []
     assert refutations([refuted], clean(), clean()) == [refuted]
     assert decided({}, {}, evidence=[refuted, answer]).verdict == REUSE
-    for no_answer in (
-        about("isolation", "proved", {}, {}),
-        about("isolation", "inconclusive", {}, {}, supersedes=[refuted.digest]),
-        about("isolation", "refuted", {}, {}, supersedes=[refuted.digest]),
-        about("lifecycle-audit", "proved", {}, {}, supersedes=[refuted.digest]),
-        about("isolation", "proved", {}, {"engine.version": "0.32.0"}, supersedes=[refuted.digest]),
-        about("isolation", "proved", None, {}, supersedes=[refuted.digest]),
+    for no_answer, why in (
+        (about("isolation", "proved", {}, {}, shown=STALE), None),
+        (about("isolation", "inconclusive", {}, {}, **named), "it is inconclusive"),
+        (about("isolation", "refuted", {}, {}, **named), "it is refuted"),
+        (about("lifecycle-audit", "proved", {}, {}, **named), "it is evidence of lifecycle-audit"),
+        (about("isolation", "proved", {}, {"engine.version": "0.32.0"}, **named), "about other deployments"),
+        (about("isolation", "proved", {}, {"cache.namespace": "b"}, **named), "or they were edited after it"),
+        (about("isolation", "proved", None, {}, **named), "about other deployments"),
+        (about("isolation", "proved", {}, {}, supersedes=[refuted.digest]), "where it was seen"),
     ):
-        assert decided({}, {}, evidence=[refuted, no_answer]).verdict == CLEAR
-    another = about("isolation", "refuted", {}, {}, reason="and again")
-    assert decided({}, {}, evidence=[refuted, answer, another]).verdict == CLEAR
+        decision = decided({}, {}, evidence=[refuted, no_answer])
+        assert decision.verdict == NAMESPACE
+        said = " ".join(one.change.detail for one in decision.findings if one.rule == "refuted-rehearsal")
+        assert (why or "a stale entry was hit") in said
+    another = about("isolation", "refuted", {}, {}, reason="and again", shown=STALE)
+    assert decided({}, {}, evidence=[refuted, answer, another]).verdict == NAMESPACE
 
 
 def test_an_answered_inventory_counts_for_a_first_deployment() -> None:

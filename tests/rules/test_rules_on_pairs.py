@@ -575,7 +575,7 @@ REFUTED = {
     "kv-equivalence": (NAMESPACE, 10),
     "inventory": (NAMESPACE, 10),
     "bypass-diff": (NAMESPACE, 10),
-    "isolation": (CLEAR, 20),
+    "isolation": (CLEAR, 30),
     "lifecycle-audit": (CLEAR, 20),
     "tenant-canary": (CLEAR, 20),
 }
@@ -583,10 +583,11 @@ REFUTED = {
 
 @pytest.mark.parametrize("kind", get_args(Kind))
 def test_the_whole_answer_to_a_refutation(kind: Kind, snapshot: SnapshotAssertion) -> None:
-    decision = decided({}, {}, evidence=[about(kind, "refuted", {}, {}, reason="found on purpose")])
+    refuted = about(kind, "refuted", {}, {}, reason="found on purpose")
+    decision = decided({}, {}, evidence=[refuted])
     assert (decision.verdict, decision.exit_code) == REFUTED[kind]
     assert answer(decision) == snapshot
-    rule = PACK.adverse_rule(kind)
+    rule = PACK.adverse_rule(refuted)
     assert rule is not None
     assert rules(decision) == [rule.id]
 
