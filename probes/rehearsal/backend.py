@@ -77,7 +77,8 @@ class LayerError:
         layer: its number.
         error: the largest difference of a key or value, relative to the layer's largest magnitude; infinite where
             they do not compare.
-        noise: the same between two computations of this worker alone, the prompt cut in another place.
+        noise: the same between two computations of this worker alone, the prompt cut in another place; infinite where
+            it could not be measured.
 
     """
 

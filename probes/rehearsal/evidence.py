@@ -9,11 +9,15 @@ from pydantic import JsonValue
 
 from kvgate.probes.evaluation.comparison import worst_of
 from kvgate.probes.evaluation.tolerances import tolerance_for
-from kvgate.probes.rehearsal.backend import LayerError
+from kvgate.probes.rehearsal.backend import Ground, LayerError
 from kvgate.probes.rehearsal.seen import Part, Rehearsal
 from kvgate.rules.change import same
+from kvgate.rules.compare.sides import Sides
+from kvgate.rules.diff import compare
 from kvgate.rules.evidence import Coverage, Evidence, Kind, State, subject_of
 from kvgate.rules.manifest import Manifest
+from kvgate.rules.pack import shipped_pack
+from kvgate.rules.profile import cover
 
 _NOISE = 4.0  # how much further off than its own noise KV must be before it counts as other KV
 
@@ -86,25 +90,53 @@ def kv_state(old: Manifest, new: Manifest, rehearsal: Rehearsal) -> tuple[State,
     if ground.model == "stand-in":
         return "inconclusive", "a stand-in's blocks were compared: that proves the procedure, not the numbers"
     tolerance = tolerance_for(ground.precision)
-    floor = 0.0 if tolerance is None or tolerance.kv is None else tolerance.kv
+    if tolerance is None or tolerance.kv is None:
+        return "inconclusive", f"how far KV differs from itself was never measured for {ground.precision}"
+    floor = tolerance.kv
     if not error <= max(floor, _NOISE * noise):
         return (
             "refuted",
             f"old blocks are up to {error:.2g} of a layer's largest value off, its own noise is {noise:.2g}",
         )
-    if error > floor:
+    if not max(error, noise) <= floor:
         return (
             "inconclusive",
-            f"old blocks are {error:.2g} off, more than the floor of {floor:.2g}, but so is the noise",
+            f"old blocks are {error:.2g} off, the worker is {noise:.2g} off itself, and the floor is {floor:.2g}",
         )
     if not ground.engines:
-        return "inconclusive", "equal here, but what serves is another engine than what computed them"
+        return "inconclusive", f"equal here, but what serves is not what computed them{_elsewhere(ground)}"
     if not _same_weights(old, new):
         return (
             "inconclusive",
             f"no further off than the floor of {floor:.2g}, and the weights are not known to be equal",
         )
+    if unstaged := _unstaged(old, new, rehearsal.staged):
+        return "inconclusive", f"equal here, but what differs was not there when they were computed: {unstaged}"
     return "proved", f"old blocks are at most {error:.2g} of a layer's largest value off, the floor is {floor:.2g}"
+
+
+def _elsewhere(ground: Ground) -> str:
+    """Say what of the engine did not run."""
+    paths = [path for path in ground.missing if path.startswith(("engine.", "cache.", "parallelism"))]
+    return f": {', '.join(sorted(paths))}" if paths else ""
+
+
+def _unstaged(old: Manifest, new: Manifest, staged: Mapping[str, str]) -> str:
+    """Name what differs, was not there, and would be settled by equal blocks all the same."""
+    pack = shipped_pack("default")
+    return ", ".join(
+        sorted(
+            {
+                change.dimension
+                for change in compare(Sides(old, new, cover(old), cover(new)))
+                if change.dimension not in staged
+                and any(
+                    one.evidence == "kv-equivalence"
+                    for one in pack.rule_for(change.dimension, change.kind).discharged_by
+                )
+            }
+        )
+    )
 
 
 def _same_weights(old: Manifest, new: Manifest) -> bool:

@@ -82,6 +82,10 @@ def test_a_refutation_is_taken_and_belongs_to_these_two(rehearsed: Rehearse) -> 
         (_seen(2e-5), "refuted"),
         (_seen(float("inf")), "refuted"),
         (_seen(2e-5, noise=1e-5), "inconclusive"),
+        (_seen(0.0, noise=2e-5), "inconclusive"),
+        (_seen(0.0, noise=float("inf")), "inconclusive"),
+        (_seen(0.0, ground=replace(_GROUND, precision="bfloat16/any/server")), "inconclusive"),
+        (_seen(1.0, ground=replace(_GROUND, precision="bfloat16/unmeasured/cpu")), "inconclusive"),
         (_seen(0.0, ground=replace(_GROUND, engines=False)), "inconclusive"),
         (_seen(0.0, ground=replace(_GROUND, model="stand-in")), "inconclusive"),
         (_seen(1.0, ground=replace(_GROUND, model="stand-in")), "inconclusive"),
@@ -128,10 +132,39 @@ def test_a_proved_rehearsal_by_stand_ins_changes_no_decision(change: dict[str, A
     assert (after.verdict, after.accepted, after.exit_code) == (before.verdict, before.accepted, before.exit_code)
 
 
-@pytest.mark.parametrize("model", ["real", "stand-in"])
-def test_only_blocks_of_the_real_model_settle_an_upgrade(model: str) -> None:
+@pytest.mark.parametrize(
+    ("model", "staged", "verdict"),
+    [
+        ("real", {"engine.args": "both launch files"}, "verified-compatible-reuse"),
+        ("real", {}, "new-namespace"),
+        ("stand-in", {"engine.args": "both launch files"}, "new-namespace"),
+    ],
+)
+def test_only_blocks_of_the_real_model_and_of_what_differs_settle_an_upgrade(
+    model: str, staged: dict[str, str], verdict: str
+) -> None:
     old = deployment()
     new = deployment({"engine.args": {"no-such-flag": 1}})
-    seen = _seen(0.0, ground=replace(_GROUND, model=model))  # type: ignore[arg-type]
-    verdict = _decide(old, new, *_evidence(old, new, seen)).verdict
-    assert verdict == ("verified-compatible-reuse" if model == "real" else "new-namespace")
+    seen = replace(_seen(0.0, ground=replace(_GROUND, model=model)), staged=staged)  # type: ignore[arg-type]
+    assert _decide(old, new, *_evidence(old, new, seen)).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"engine.version": "0.32.0"},
+        {"engine.attention_backend": "FLASHINFER"},
+        {"engine.accelerator": "B200"},
+        {"engine.image": "sha256:" + "5" * 64, "engine.packages": "blake3:" + "6" * 64},
+        {"engine.image": FORGET},
+        {"engine.speculative": {"model": "draft"}},
+        {"cache.version": "0.5.5"},
+        {"model.code": "sha256:" + "1" * 64},
+        {"model.config.no_such_field": 1},
+    ],
+)
+def test_blocks_settle_nothing_that_was_not_there(change: dict[str, Any]) -> None:
+    old, new = deployment(), deployment(change)
+    state, reason = kv_state(old, new, _seen(0.0))
+    assert state == "inconclusive"
+    assert next(iter(change)).rpartition(".")[0] in reason
