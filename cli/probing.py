@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kvgate.rules.errors import InputError, UsageError
 
 if TYPE_CHECKING:
-    from kvgate.rules.evidence import Evidence
+    from kvgate.rules.evidence import Evidence, Kind
     from kvgate.rules.manifest import Manifest
 
 
@@ -92,6 +92,33 @@ def refuse_other_server(manifest: Manifest, endpoint: str, key: str | None) -> d
             hint="kvgate record verify --endpoint says all that differs",
         )
     return {}
+
+
+def begin_evidence(target: Path, kind: Kind, new: Manifest, old: Manifest | None = None, *, command: str) -> None:
+    """Write that nothing has been found yet: a run that is interrupted leaves no earlier proof standing for itself.
+
+    Raises:
+        InputError: it cannot be written.
+
+    """
+    from kvgate import __version__
+    from kvgate.rules.evidence import Coverage, Evidence, subject_of
+
+    write_evidence(
+        target,
+        Evidence(
+            schema="kvgate/evidence/v1",
+            kind=kind,
+            state="not-run",
+            old=None if old is None else subject_of(old, kind),
+            new=subject_of(new, kind),
+            coverage=Coverage(examined={}, missing={}),
+            tools={"kvgate": __version__},
+            figures={},
+            reason="it did not come to an end",
+            command=command,
+        ),
+    )
 
 
 def write_evidence(target: Path, evidence: Evidence) -> None:

@@ -34,6 +34,7 @@ class Options:
         endpoints: URLs of both sides, and of a control.
         key: of their API.
         seconds: within which an answer must come.
+        settle: seconds that a running server is given to store what it was asked.
 
     """
 
@@ -44,6 +45,7 @@ class Options:
     endpoints: tuple[str | None, str | None, str | None] = (None, None, None)
     key: str | None = None
     seconds: float = 120.0
+    settle: float = 3.0
 
 
 def refuse_unusable(name: str, options: Options) -> None:
@@ -116,7 +118,7 @@ def _endpoint(old: Manifest, new: Manifest, _folders: Folders | None, options: O
 
     first, second, control = options.endpoints
     urls = Urls(str(first), str(second), control)
-    return lambda: EndpointBackend(old, new, urls, key=options.key, seconds=options.seconds)
+    return lambda: EndpointBackend(old, new, urls, key=options.key, seconds=options.seconds, settles=options.settle)
 
 
 def _launch(file: Path, manifest: Manifest) -> Launch:

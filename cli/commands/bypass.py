@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -72,7 +73,14 @@ def bypass(
     from kvgate.cli.formats.page import Page
     from kvgate.cli.listing import as_json
     from kvgate.cli.output import refuse_overwriting
-    from kvgate.cli.probing import finite, manifests_of, probe_outputs, refuse_other_server, write_evidence
+    from kvgate.cli.probing import (
+        begin_evidence,
+        finite,
+        manifests_of,
+        probe_outputs,
+        refuse_other_server,
+        write_evidence,
+    )
     from kvgate.cli.progress import shown
     from kvgate.probes.bypass.diff import bypass_diff
     from kvgate.probes.bypass.evidence import bypass_evidence
@@ -84,19 +92,22 @@ def bypass(
     form, target = probe_outputs(output)
     allowed = None if tolerance is None else finite(tolerance, "--tolerance")
     new, before = manifests_of(manifest, old, target)
-    asked = read_requests(requests)
-    if target is not None:
-        refuse_overwriting([target], [requests])
     key = api_key(api_key_env)
+    client = open_client(endpoint, key, seconds)
+    command = shlex.join(["kvgate", "bypass", "--endpoint", client.url, "--requests", str(requests)])
+    if target is not None and new is not None:
+        refuse_overwriting([target], [requests, *(Path(one.source) for one in (new, before) if one is not None)])
+        begin_evidence(target, "bypass-diff", new, before, command=command)
+    asked = read_requests(requests)
     missing = {} if new is None else refuse_other_server(new, endpoint, key)
     if allowed is None:
         allowed = tolerance_of(_compute(new))
-    with open_client(endpoint, key, seconds) as client, shown(quiet=quiet, no_color=no_color) as progress:
+    with client, shown(quiet=quiet, no_color=no_color) as progress:
         server = answering_server(client)
         found = bypass_diff(server, asked, choose_method(method, server, asked), allowed, progress)
     if target is not None and new is not None:
         tools = {"kvgate": __version__} | ({server.engine: server.version or ""} if server.engine else {})
-        command = f"kvgate bypass --endpoint {client.url} --requests {requests} --method {found.method}"
+        command = f"{command} --method {found.method} --tolerance {allowed:g}"
         write_evidence(target, bypass_evidence(found, new, before, missing=missing, tools=tools, command=command))
     if quiet:
         console.emit(f"{found.verdict}\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -55,7 +56,7 @@ def check_canaries(
     from kvgate.cli.formats.privacy import Veil
     from kvgate.cli.listing import as_json
     from kvgate.cli.output import refuse_overwriting
-    from kvgate.cli.probing import finite, manifests_of, probe_outputs, write_evidence
+    from kvgate.cli.probing import begin_evidence, finite, manifests_of, probe_outputs, write_evidence
     from kvgate.cli.progress import shown
     from kvgate.corpora.files import open_regular
     from kvgate.probes.canary.echoes import check_echoes
@@ -65,8 +66,11 @@ def check_canaries(
     form, target = probe_outputs(output)
     finite(allow_missing, "--allow-missing")
     new, _ = manifests_of(manifest, None, target)
-    if target is not None:
-        refuse_overwriting([target], [canaries, Path(responses)])
+    words = ["kvgate", "canary", "check", str(canaries), responses, "--allow-missing", f"{allow_missing:g}"]
+    command = shlex.join(words)
+    if target is not None and new is not None:
+        refuse_overwriting([target], [canaries, Path(responses), Path(new.source)])
+        begin_evidence(target, "tenant-canary", new, command=command)
     markers = read_markers(canaries)
     with shown(quiet=quiet, no_color=no_color) as progress:
         if responses == "-":
@@ -76,7 +80,6 @@ def check_canaries(
                 found = check_echoes(stream, markers, progress)
     state, why = state_of(found, markers, allow_missing)
     if target is not None and new is not None:
-        command = f"kvgate canary check {canaries} {responses} --allow-missing {allow_missing:g}"
         evidence = echo_evidence(found, markers, allow_missing, new, tools={"kvgate": __version__}, command=command)
         write_evidence(target, evidence)
     veil = Veil(lifted=show_tenants)

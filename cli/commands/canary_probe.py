@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import shlex
 import sys
+from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -64,10 +68,12 @@ def probe_isolation(
     from kvgate.cli.formats.canary import isolation_data, isolation_page
     from kvgate.cli.formats.page import Page
     from kvgate.cli.listing import as_json
-    from kvgate.cli.probing import manifests_of, probe_outputs, refuse_other_server, write_evidence
+    from kvgate.cli.output import refuse_overwriting
+    from kvgate.cli.probing import begin_evidence, manifests_of, probe_outputs, refuse_other_server, write_evidence
     from kvgate.cli.progress import shown
     from kvgate.probes.canary import probe
     from kvgate.probes.canary.evidence import isolation_evidence
+    from kvgate.probes.completions.replicas import together
     from kvgate.probes.completions.requests import APIS
     from kvgate.probes.completions.server import answering_server, open_client
     from kvgate.rules.errors import UsageError
@@ -82,20 +88,30 @@ def probe_isolation(
         keys[1] = keys[0]
     elif keys[0] == keys[1]:
         raise UsageError("both tenants have one key", where="--other-api-key-env")
+    # One connection for both, where one key does for both: another one may lead to another replica.
+    clients = [open_client(endpoint, key, seconds) for key in dict.fromkeys(keys)]
+    how = ["--other-api-key-env", other_api_key_env] if other_api_key_env else ["--field", field]
+    told = ["--api", api, "--words", str(words), "--tries", str(tries), *how, *(["--model", model] if model else [])]
+    command = shlex.join(["kvgate", "canary", "probe", "--endpoint", clients[0].url, *told])
+    if target is not None and new is not None:
+        refuse_overwriting([target], [Path(new.source)])
+        begin_evidence(target, "tenant-canary", new, command=command)
     missing = {} if new is None else refuse_other_server(new, endpoint, keys[0])
-    with (
-        open_client(endpoint, keys[0], seconds) as one,
-        open_client(endpoint, keys[1], seconds) as two,
-        shown(quiet=quiet, no_color=no_color) as progress,
-    ):
-        servers = [answering_server(client) for client in (one, two)]
-        asked = [probe.asking_as(server, api, fields, model) for server, fields in zip(servers, carried, strict=True)]
-        found = probe.probe_isolation(asked[0], asked[1], words=words, tries=tries, progress=progress)
+    with contextlib.ExitStack() as stack:
+        progress = stack.enter_context(shown(quiet=quiet, no_color=no_color))
+        servers = [answering_server(stack.enter_context(client)) for client in clients]
+        for server in servers:
+            server.look()
+        first, other = (
+            probe.asking_as(server, api, fields, model)
+            for server, fields in zip((servers[0], servers[-1]), carried, strict=True)
+        )
+        omits = servers[0].engine == "sglang"
+        seen = probe.probe_isolation(first, other, words=words, tries=tries, omits_zero=omits, progress=progress)
+        found = replace(seen, who=together(server.look_again() for server in servers))
     if target is not None and new is not None:
         engine, version = servers[0].engine, servers[0].version
         tools = {"kvgate": __version__} | ({engine: version or ""} if engine else {})
-        how = f"--other-api-key-env {other_api_key_env}" if other_api_key_env else f"--field {field}"
-        command = f"kvgate canary probe --endpoint {one.url} --api {api} --words {words} --tries {tries} {how}"
         write_evidence(target, isolation_evidence(found, new, missing=missing, tools=tools, command=command))
     if quiet:
         console.emit(f"{found.state}\n")

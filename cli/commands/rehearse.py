@@ -89,6 +89,9 @@ def rehearse(
     seconds: Annotated[
         float, typer.Option(metavar="SECONDS", min=1, max=86_400, help="endpoint: within which an answer must come.")
     ] = 120,
+    settle: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, max=3600, help="endpoint: that OLD is given to store entries.")
+    ] = 3,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="The state alone, and no progress.")] = False,
     no_color: NoColor = False,
     debug: Debug = False,  # noqa: ARG001 - read by the guard
@@ -134,6 +137,7 @@ def rehearse(
     first, second = load_manifest(old), load_manifest(new)
     told = {
         "--model": model,
+        "--settle": f"{settle:g}" if backend == "endpoint" else None,
         "--old-launch": old_launch,
         "--new-launch": new_launch,
         "--old-endpoint": old_endpoint,
@@ -151,6 +155,7 @@ def rehearse(
         endpoints=(old_endpoint, new_endpoint, control_endpoint),
         key=api_key(api_key_env),
         seconds=seconds,
+        settle=settle,
     )
     refuse_unusable(backend, options)
 

@@ -38,6 +38,7 @@ def bypass_data(found: BypassDiff) -> dict[str, Any]:
         "tolerance": found.tolerance,
         "counts": dict(found.counts),
         "notSent": found.not_sent,
+        "processes": len(found.who.processes) or None,
         "requests": rows,
     }
 
@@ -53,6 +54,9 @@ def bypass_page(page: Page, found: BypassDiff) -> None:
     if found.not_sent:
         page.say(f"not sent: {found.not_sent:,}", indent=2)
     page.gap()
+    for text in found.who.missing.values():
+        if text not in found.why:
+            page.say(text)
     page.say(visible(found.why))
     page.say(found.verdict, style="bold")
 

@@ -63,6 +63,7 @@ def isolation_data(found: Isolation) -> dict[str, Any]:
     return {
         "state": found.state,
         "why": found.why,
+        "processes": len(found.who.processes) or None,
         "byTokens": found.tokens,
         "byTime": None
         if timing is None
@@ -95,5 +96,8 @@ def isolation_page(page: Page, found: Isolation) -> None:
             f"the other tenant gains {timing.gained * 1e3:.1f} ms, p = {timing.other:.2g}; power {timing.power:.2f})"
         )
     page.gap()
+    for text in found.who.missing.values():
+        if text not in found.why:
+            page.say(text)
     page.say(found.why)
     page.say(found.state, style="bold")

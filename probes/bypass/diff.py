@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from kvgate.probes.bypass.judging import SETTLED, Row, judge
 from kvgate.probes.bypass.methods import Bypass, Method
+from kvgate.probes.completions.replicas import SEVERAL, Seen
 from kvgate.probes.completions.requests import Request
 from kvgate.probes.completions.server import AnsweringServer
 from kvgate.rules.errors import InputError
@@ -27,6 +28,7 @@ class BypassDiff:
         tolerance: in nats.
         rows: one for each request that was sent.
         not_sent: how many were not, because the server had stopped answering.
+        who: answered.
 
     """
 
@@ -34,6 +36,7 @@ class BypassDiff:
     tolerance: float
     rows: tuple[Row, ...]
     not_sent: int
+    who: Seen = field(default_factory=Seen)
 
     @property
     def counts(self) -> Counter[str]:
@@ -45,12 +48,12 @@ class BypassDiff:
         """What the requests say together.
 
         One that differs implicates the cache. It is not implicated where one or more were answered from it, whole
-        and alike, and no other leaves anything open.
+        and alike, no other leaves anything open, and not several processes took turns.
         """
         counts = self.counts
         if counts["differs"]:
             return "cache implicated"
-        open_ = self.not_sent or any(row.outcome not in SETTLED for row in self.rows)
+        open_ = self.not_sent or self.who.several or any(row.outcome not in SETTLED for row in self.rows)
         return "cache not implicated" if counts["match"] and not open_ else "cannot tell"
 
     @property
@@ -59,9 +62,14 @@ class BypassDiff:
         counts = self.counts
         if counts["differs"]:
             first = next(row for row in self.rows if row.outcome == "differs")
-            return f"{counts['differs']} of {len(self.rows)} requests differ, first line {first.line}: {first.why}"
+            turns = f" ({SEVERAL})" if self.who.several else ""
+            return (
+                f"{counts['differs']} of {len(self.rows)} requests differ, first line {first.line}: {first.why}{turns}"
+            )
         if self.not_sent:
             return f"the server stopped answering: {self.not_sent} requests were not sent"
+        if self.who.several:
+            return SEVERAL
         left = next((row for row in self.rows if row.outcome not in SETTLED), None)
         if left is not None:
             return f"line {left.line}: {left.why}"
@@ -95,6 +103,7 @@ def bypass_diff(
 
     """
     bypass = Bypass(server, method)
+    server.look()
     rows: list[Row] = []
     failed = 0
     last: InputError | None = None
@@ -117,4 +126,4 @@ def bypass_diff(
     if last is not None and all(row.outcome == "failed" for row in rows):
         raise last
     progress("asking with and without the cache", len(rows), len(requests), "requests")
-    return BypassDiff(method, tolerance, tuple(rows), len(requests) - len(rows))
+    return BypassDiff(method, tolerance, tuple(rows), len(requests) - len(rows), server.look_again())

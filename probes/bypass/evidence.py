@@ -59,7 +59,7 @@ def bypass_evidence(
         state=_STATES[found.verdict],
         old=None if old is None else subject_of(old, "bypass-diff"),
         new=subject_of(new, "bypass-diff"),
-        coverage=Coverage(examined=examined, missing=rest | missing),
+        coverage=Coverage(examined=examined, missing=rest | found.who.missing | missing),
         tools=tools,
         figures=figures,
         reason=f"{found.verdict}: {found.why}" if counts["differs"] else found.verdict,

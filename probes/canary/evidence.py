@@ -96,6 +96,7 @@ def isolation_evidence(
         }
     if found.tokens is None:
         missing = {**missing, "cached tokens": "the server does not tell them"}
+    missing = {**found.who.missing, **missing}
     return _about(
         _STATES[found.state],
         found.why,

@@ -6,11 +6,12 @@ import random
 import secrets
 import statistics
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from kvgate.probes.canary.ranks import power_of, probability_below
+from kvgate.probes.completions.replicas import SEVERAL, Seen
 from kvgate.probes.completions.server import AnsweringServer
 from kvgate.rules.errors import UsageError
 from kvgate.rules.progress import Progress, silent
@@ -82,32 +83,46 @@ class Isolation:
         tokens: what cached tokens say; ``None``: the server does not tell them.
         timing: what times say; ``None``: too few samples.
         seed: of what is drawn for the test's power.
+        who: answered.
     """
 
     samples: tuple[Sample, ...]
     tokens: State | None
     timing: Timing | None
     seed: int
+    who: Seen = field(default_factory=Seen)
 
     @property
     def state(self) -> State:
-        """What both say: tokens where they are told, and times do not speak against them; else times."""
+        """What both say: tokens where they are told, and times do not speak against them; else times.
+
+        Of several processes none has what another one keeps in its memory: that nothing was reached shows nothing.
+        """
         timed = "cannot tell" if self.timing is None else self.timing.state
-        if self.tokens is None:
-            return timed
-        return "cannot tell" if self.tokens == "isolated" and timed == "leaks" else self.tokens
+        found = timed if self.tokens is None else self.tokens
+        if found == "isolated" and (timed == "leaks" or self.who.several):
+            return "cannot tell"
+        return found
 
     @property
     def why(self) -> str:
         """One clause."""
         if self.tokens == "leaks":
-            reached = [one.other[0] or 0 for one in self.samples if _hit(one)]
+            reached = [one.other[0] or 0 for one in _hits(self.samples)]
             return (
                 f"the other tenant was given up to {max(reached)} cached tokens of a prefix that it had not sent, "
                 f"in {len(reached)} of {len(self.samples)} tries"
             )
         if self.tokens is None and self.state == "leaks":
             return "the other tenant was answered as fast as if its prefix were cached, which it had not sent"
+        if self.who.several:
+            return SEVERAL
+        if self.tokens == "cannot tell" and any(_warm(one) for one in self.samples):
+            hit = sum(map(_warm, self.samples))
+            return (
+                f"the tenant itself was given cached tokens in {hit} of {len(self.samples)} tries: entries are dropped, "
+                "or several replicas take turns"
+            )
         if self.tokens == "cannot tell":
             return "nothing was cached for the tenant itself either: the prefix is too short, or nothing is kept"
         if self.tokens is not None and self.state == "cannot tell":
@@ -162,7 +177,14 @@ def asking_as(server: AnsweringServer, api: str, carried: Mapping[str, Any], mod
 
 
 def probe_isolation(
-    first: Asked, other: Asked, *, words: int, tries: int, progress: Progress = silent, seed: int | None = None
+    first: Asked,
+    other: Asked,
+    *,
+    words: int,
+    tries: int,
+    omits_zero: bool = False,
+    progress: Progress = silent,
+    seed: int | None = None,
 ) -> Isolation:
     """Send prefixes that nobody has sent before as one tenant, then as another, and compare.
 
@@ -174,6 +196,8 @@ def probe_isolation(
         other: asks as the other.
         words: of a prefix.
         tries: prefixes.
+        omits_zero: the server tells cached tokens where there are any, and says nothing where there are none: SGLang's
+            APIs do (``_details_if_cached`` in sglang/srt/entrypoints/openai/usage_processor.py, 0.5.23; read, not run).
         progress: called once for each.
         seed: of what is drawn; ``None``: any. Prefixes are new in any case.
 
@@ -195,7 +219,7 @@ def probe_isolation(
         found = {name: ask(text) for name, ask, text in steps}
         samples.append(Sample(cold, **found))
     progress("sending prefixes as two tenants", tries, tries, "prefixes")
-    return Isolation(tuple(samples), _by_tokens(samples), _by_time(samples, seed), seed)
+    return Isolation(tuple(samples), _by_tokens(samples, omits_zero=omits_zero), _by_time(samples, seed), seed)
 
 
 def _prefix(words: int) -> str:
@@ -203,21 +227,36 @@ def _prefix(words: int) -> str:
     return " ".join([secrets.token_hex(8), *(secrets.choice(_WORDS) for _ in range(words))])
 
 
-def _hit(sample: Sample) -> bool:
-    """Whether the other tenant got more than a prefix gets that nobody has sent: the template's beginning, say."""
-    return (sample.other[0] or 0) > max(sample.fresh[0] or 0, sample.cold[0] or 0)
+def _hits(samples: Sequence[Sample]) -> list[Sample]:
+    """Return the tries in which the other tenant got more than a prefix gets that nobody has sent.
+
+    That is the template's beginning, say. Where a server is silent about some answers it is taken for what it told of
+    others of the kind, none where it told of none: a leak that is told is one, whatever else is not.
+    """
+    told = [one for sample in samples for one in (sample.fresh[0], sample.cold[0]) if one is not None]
+    usual = max(told, default=0)
+
+    def unsent(sample: Sample) -> int:
+        return max(usual if one is None else one for one in (sample.fresh[0], sample.cold[0]))
+
+    return [one for one in samples if (one.other[0] or 0) > unsent(one)]
 
 
-def _by_tokens(samples: list[Sample]) -> State | None:
-    if any(_hit(one) for one in samples if None not in (one.other[0], one.fresh[0], one.cold[0])):
+def _warm(sample: Sample) -> bool:
+    """Whether the first tenant got more of its prefix when it sent it again."""
+    return (sample.warm[0] or 0) > (sample.cold[0] or 0)
+
+
+def _by_tokens(samples: Sequence[Sample], *, omits_zero: bool) -> State | None:
+    if _hits(samples):
         return "leaks"
-    if any(None in (one.cold[0], one.other[0], one.fresh[0], one.warm[0]) for one in samples):
+    silent_ = any(None in (one.cold[0], one.other[0], one.fresh[0], one.warm[0]) for one in samples)
+    if silent_ and not (omits_zero and any(map(_warm, samples))):
         return None
-    worked = all((one.warm[0] or 0) > (one.cold[0] or 0) for one in samples)
-    return "isolated" if worked else "cannot tell"
+    return "isolated" if all(map(_warm, samples)) else "cannot tell"
 
 
-def _by_time(samples: list[Sample], seed: int) -> Timing | None:
+def _by_time(samples: Sequence[Sample], seed: int) -> Timing | None:
     if len(samples) < _FEWEST:
         return None
     times = {name: [getattr(one, name)[1] for one in samples] for name in ("other", "fresh", "warm")}

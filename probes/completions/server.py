@@ -67,6 +67,14 @@ class AnsweringServer:
         self._seen.append(look(self.client, self.engine, times))
         return together([*self._seen, Seen(certain=True, configurations=frozenset(self._configurations))])
 
+    def look_again(self) -> Seen:
+        """Look once more when all is done; a server that is gone leaves open who it was to the end."""
+        try:
+            return self.look()
+        except InputError:
+            self._seen.append(Seen())
+            return self.look(0)
+
     @property
     def several_configurations(self) -> bool:
         """Whether answers named more than one configuration as that which made them."""

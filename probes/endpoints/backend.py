@@ -1,12 +1,15 @@
 """The back end for servers that run already: old and new deployment in front of one scratch namespace.
 
 The operator started them, as they are started in earnest; nothing is started, reset or deleted. What a server reads of
-its store cannot be undone, so each prompt is asked first the way it is in earnest, and only then without the cache.
+its store cannot be undone, so each prompt is asked first the way it is in earnest, and only then without the cache. And
+stores are written in the background: that a server reads nothing says something only where the entry was read before
+that, by the control.
 """
 
 from __future__ import annotations
 
 import secrets
+import time
 from dataclasses import dataclass
 
 from kvgate.probes.completions.replicas import SEVERAL, Seen
@@ -31,6 +34,9 @@ from kvgate.rules.manifest import Manifest
 from kvgate.rules.profile import cover
 
 _PREFIX = 32  # tokens in front of every prompt of one rehearsal: another one's entries are no answer to it
+SETTLES = 3.0
+"""Seconds after which entries that are written in the background are there, unless a store is under load."""
+
 _NO_EFFECT = ("cache.", "labels")  # dimensions that change no KV
 
 
@@ -59,20 +65,29 @@ class EndpointBackend:
         urls: where they answer.
         key: of their API.
         seconds: how long one answer may take.
+        settles: seconds that the old deployment is given to store what it was asked.
 
     """
 
     name = "endpoint"
 
     def __init__(
-        self, old: Manifest, new: Manifest, urls: Urls, *, key: str | None = None, seconds: float = 120.0
+        self,
+        old: Manifest,
+        new: Manifest,
+        urls: Urls,
+        *,
+        key: str | None = None,
+        seconds: float = 120.0,
+        settles: float = SETTLES,
     ) -> None:
         self._old, self._new, self._urls = old, new, urls
-        self._key, self._seconds = key, seconds
+        self._key, self._seconds, self._settles = key, seconds, settles
         self._prefix = tuple(secrets.token_bytes(_PREFIX))
         self._asked: dict[str, Asked] = {}
         self.first: dict[tuple[str, str | None], Generation] = {}
-        self.fresh: dict[tuple[str, str | None], Generation] = {}
+        self.unguarded: dict[tuple[str, str | None], Generation] = {}
+        self.no_control: str | None = None
         self.read_nothing = True
         self.own_salt = f"kvgate-rehearsal-{secrets.token_hex(8)}"
         self.precision = f"{new.value('precision.compute') or 'unknown'}/any/server"
@@ -127,6 +142,8 @@ class EndpointBackend:
             return _Worker(self, start, self.asked("old"))
         if start.store == "new" and not (self.keyed_by_salt() or self.read_nothing):
             raise NoControlError("the new server has no store of its own: what it reads there is what it read before")
+        if start.boundary == "removed" and self.no_control is not None:
+            raise NoControlError(self.no_control)
         if start.boundary == "removed":
             if self._urls.control is not None:
                 return _Worker(self, start, self.asked("control"))
@@ -135,7 +152,16 @@ class EndpointBackend:
                     "the boundary lies in how the new server was started: a control takes a third server, the new "
                     "deployment started with the old one's namespace"
                 )
+        if start.boundary == "no-reuse":
+            time.sleep(self._settles)
         return _Worker(self, start, self.asked("new"))
+
+    def control(self) -> _Worker | None:
+        """Return what asks as the new deployment without its boundary; ``None``: there is no such server."""
+        try:
+            return self.start(Start(self._new, "old", "removed", instead_of=self._old))
+        except NoControlError:
+            return None
 
     def close(self) -> None:
         """Nothing was started."""
@@ -193,45 +219,49 @@ class _Worker:
     """One deployment, asked under one boundary."""
 
     def __init__(self, backend: EndpointBackend, start: Start, asked: Asked) -> None:
-        self._backend, self._start, self._asked = backend, start, asked
-        self._control_is_unknown = start.boundary == "removed" and asked is not backend.asked("new")
+        self._backend, self._start, self.asked = backend, start, asked
+        self._control = backend.control() if start.boundary == "no-reuse" else None
+        self._compared = False
 
     def generate(self, prompt: Prompt, tokens: int) -> Generation:
         """Answer a prompt; see :class:`kvgate.probes.rehearsal.backend.Worker`."""
-        start, name = self._start, (prompt.id, prompt.adapter)
+        start, backend = self._start, self._backend
         if start.boundary == "no-reuse":
             return self._fresh(prompt, tokens)
-        if start.boundary == "in-force" and start.store == "old" and not start.fills:
-            before = self._backend.first.pop(name, None)
-            if before is not None:
-                return before
-        found = self._read(prompt, tokens)
-        if self._control_is_unknown and name in self._backend.fresh:
-            self._control_is_unknown = False
-            if not self._backend.agree(self._asked.bypassing(prompt, tokens), self._backend.fresh[name]):
-                raise NoControlError(
-                    f"{self._asked.name} is not the new deployment: without the cache it gives other answers than that"
-                )
-        return found
+        taken: dict[tuple[str, str | None], Generation] = {}
+        if start.boundary == "removed":
+            taken = backend.unguarded
+        elif start.store == "old" and not start.fills:
+            taken = backend.first
+        before = taken.pop((prompt.id, prompt.adapter), None)
+        return self.read(prompt, tokens) if before is None else before
 
     def _fresh(self, prompt: Prompt, tokens: int) -> Generation:
-        """Ask as in earnest, keep that answer for later, and return the one without the cache.
+        """Ask without the boundary, then as in earnest, keep both for later, and return the answer without the cache.
 
         Raises:
             CannotStageError: by its own account nothing was read, and yet the answers differ.
 
         """
-        backend, name = self._backend, (prompt.id, prompt.adapter)
-        raw = self._read(prompt, tokens)
-        first = self._asked.from_store(prompt, self._salt(prompt), raw)
-        backend.first[name] = first
+        backend, control, name = self._backend, self._control, (prompt.id, prompt.adapter)
+        # Where one request is both, it is in earnest: asked twice, the second would find what the first left.
+        if control is not None and (control.asked is not self.asked or control.salt(prompt) != self.salt(prompt)):
+            backend.unguarded[name] = control.read(prompt, tokens)
+        raw = self.read(prompt, tokens)
+        first = backend.first[name] = self.asked.from_store(prompt, self.salt(prompt), raw)
         backend.read_nothing &= not first.cached
-        fresh = backend.fresh[name] = self._asked.bypassing(prompt, tokens)
+        fresh = self.asked.bypassing(prompt, tokens)
         # Where anything was read, what follows is judged by that; here nothing would be.
         if raw.cached == 0 and backend.read_nothing and not backend.agree(raw, fresh):
             raise CannotStageError(
-                f"{self._asked.name} says that nothing came from its cache, and without the cache it answers otherwise"
+                f"{self.asked.name} says that nothing came from its cache, and without the cache it answers otherwise"
             )
+        if control is not None and control.asked is not self.asked and not self._compared:
+            self._compared = True
+            if not backend.agree(control.asked.bypassing(prompt, tokens), fresh):
+                backend.no_control = (
+                    f"{control.asked.name} is not the new deployment: without the cache its answers are others"
+                )
         return fresh
 
     def compare_blocks(self, prompt: Prompt) -> None:
@@ -240,10 +270,12 @@ class _Worker:
     def close(self) -> None:
         """Nothing was started."""
 
-    def _read(self, prompt: Prompt, tokens: int) -> Generation:
-        return self._asked.reading(prompt, self._salt(prompt), tokens)
+    def read(self, prompt: Prompt, tokens: int) -> Generation:
+        """Have it answered with whatever is read."""
+        return self.asked.reading(prompt, self.salt(prompt), tokens)
 
-    def _salt(self, prompt: Prompt) -> str | None:
+    def salt(self, prompt: Prompt) -> str | None:
+        """Return the ``cache_salt`` that it is asked with."""
         start = self._start
         if start.boundary == "removed" and start.instead_of is not None and prompt.filed is not None:
             return carried_salt(start.instead_of, prompt.filed.salt)

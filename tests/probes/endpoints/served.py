@@ -14,6 +14,21 @@ from tests.corpora.engine_server import Answer, Engine, serving
 BLOCK = 64
 
 
+class Late(dict[str, int]):
+    """A store that is written in the background: an entry is there once the store was asked so many times since."""
+
+    def __init__(self, delay: int) -> None:
+        self._delay, self._asked, self._due = delay, 0, dict[str, int]()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self._asked += 1
+        return super().get(key, default) if self._asked > self._due.get(key, 0) else default
+
+    def setdefault(self, key: str, default: Any = None) -> Any:
+        self._due.setdefault(key, self._asked + self._delay)
+        return super().setdefault(key, default)
+
+
 @dataclass
 class Server:
     """A deployment in front of a store that it shares with others; its own memory in front of that.

@@ -15,7 +15,7 @@ from kvgate.probes.rehearsal.rehearse import Size, rehearse
 from kvgate.probes.rehearsal.seen import Rehearsal
 from kvgate.rules.manifest import Manifest
 from tests.cli.conftest import in_process
-from tests.probes.endpoints.served import Server, running
+from tests.probes.endpoints.served import Late, Server, running
 from tests.probes.rehearsal.pairs import BASE, MOVED, ROLLED, SALT_DROPPED, TENANTS, WEIGHTS, deployment
 from tests.rules.clean import data
 
@@ -24,7 +24,7 @@ SERVED = {"engine.version": "0.33.0"}
 
 def rehearsed(old: Manifest, new: Manifest, *servers: Server) -> Rehearsal:
     with running(*servers) as urls:
-        backend = EndpointBackend(old, new, Urls(*urls))
+        backend = EndpointBackend(old, new, Urls(*urls), settles=0)
         return rehearse(old, new, lambda: backend, size=Size(corpus=2, decidable=0, tokens=4))
 
 
@@ -119,6 +119,17 @@ def test_a_server_that_is_another_or_tells_too_little_proves_nothing(servers: di
     assert why in seen.reason
 
 
+@pytest.mark.parametrize("delay", [0, 2, 4, 8, 12, 16, 24, 32, 1000])
+def test_entries_that_are_stored_late_are_no_proof_that_none_are_read(delay: int) -> None:
+    """Nothing was moved. Asked in the same instant, the new server finds nothing yet, and a control later does."""
+    old, new = pair(WEIGHTS, MOVED)
+    store = Late(delay)
+    seen = rehearsed(old, new, Server(1, store), Server(2, store), Server(2, store))
+    assert seen.state in ("refuted", "inconclusive"), (states(seen), seen.reason)
+    if delay in (0, 1000):
+        assert seen.state == ("inconclusive" if delay else "refuted"), seen.reason
+
+
 @pytest.mark.parametrize("control", [1, 3])
 def test_a_control_that_is_another_deployment_shows_nothing(control: int) -> None:
     """Hits alone would do for a control, and answers that are not those of the new one: the old server gives both."""
@@ -184,7 +195,7 @@ def test_the_command_asks_both_servers_and_check_takes_what_it_wrote(tmp_path: P
     store: dict[str, int] = {}
     with running(Server(1, store), Server(2, store)) as (old, new):
         servers = ("--backend", "endpoint", "--old-endpoint", old, "--new-endpoint", new)
-        ran = in_process("rehearse", *pair_, *servers, "-o", str(tmp_path / "seen.json"), "--quiet")
+        ran = in_process("rehearse", *pair_, *servers, "-o", str(tmp_path / "seen.json"), "--quiet", "--settle", "0")
     assert (ran.code, ran.out) == (0, "proved\n"), ran.err
     seen = json.loads((tmp_path / "seen.json").read_text())
     assert (seen["figures"]["backend"], seen["figures"]["model"]) == ("endpoint", "real")
