@@ -19,6 +19,7 @@ BACKENDS = ("embedded", "vllm", "endpoint")
 
 _LARGEST_LAUNCH = 1 << 20
 _SERVERS = "--old-endpoint, --new-endpoint"
+_OLD_ENGINE = "--old-engine-python, --old-engine-path"
 _LAUNCHES = "--old-launch, --new-launch"
 
 
@@ -29,6 +30,8 @@ class Options:
     Attributes:
         python: the interpreter that has vLLM; ``None``: the one that runs this.
         folders: in front of its search path.
+        old_python: the interpreter that has the old deployment's vLLM; ``None``: the same.
+        old_folders: in front of that one's search path.
         redis: a ``redis-server``; ``None``: the one on the path, if there is one.
         launches: launch files of both sides.
         endpoints: URLs of both sides, and of a control.
@@ -40,6 +43,8 @@ class Options:
 
     python: Path | None = None
     folders: tuple[Path, ...] = ()
+    old_python: Path | None = None
+    old_folders: tuple[Path, ...] = ()
     redis: Path | None = None
     launches: tuple[Path | None, Path | None] = (None, None)
     endpoints: tuple[str | None, str | None, str | None] = (None, None, None)
@@ -67,6 +72,8 @@ def refuse_unusable(name: str, options: Options) -> None:
         raise UsageError("only --backend endpoint asks servers", where=_SERVERS)
     for url in filter(None, options.endpoints):
         open_client(url, options.key, options.seconds)
+    if name != "vllm" and (options.old_python is not None or options.old_folders):
+        raise UsageError("only --backend vllm starts engines", where=_OLD_ENGINE)
     started = [one is not None for one in options.launches]
     if name != "vllm" and any(started):
         raise UsageError("only --backend vllm starts launch files", where=_LAUNCHES)
@@ -103,14 +110,18 @@ def _vllm(old: Manifest, new: Manifest, folders: Folders | None, options: Option
 
     _need_torch("--backend vllm")  # to write stand-ins
     found = shutil.which("redis-server") if options.redis is None else str(options.redis)
-    installation = Installation(
-        options.python or Path(sys.executable),
-        tuple(folder.resolve() for folder in options.folders),
-        None if found is None else Path(found),
-    )
+    redis = None if found is None else Path(found)
+
+    def installed(python: Path | None, folders: tuple[Path, ...]) -> Installation:
+        return Installation(python or Path(sys.executable), tuple(folder.resolve() for folder in folders), redis)
+
+    installation = installed(options.python, options.folders)
+    before = None
+    if options.old_python is not None or options.old_folders:
+        before = installed(options.old_python or options.python, options.old_folders)
     old_file, new_file = options.launches
     launches = None if old_file is None or new_file is None else (_launch(old_file, old), _launch(new_file, new))
-    return lambda: VllmBackend(old, new, installation, folders=folders, launches=launches)
+    return lambda: VllmBackend(old, new, installation, old_installation=before, folders=folders, launches=launches)
 
 
 def _endpoint(old: Manifest, new: Manifest, _folders: Folders | None, options: Options) -> Callable[[], Backend]:
