@@ -13,10 +13,15 @@ from kvgate.probes.embedded.stand_in import VOCABULARY, Side, stand_in
 from kvgate.probes.evaluation.references import TOKENS
 from kvgate.probes.rehearsal.backend import CannotStageError, Generation, Ground, LayerError, Prompt, Start
 from kvgate.probes.rehearsal.filing import file_prompt
+from kvgate.rules.change import same
 from kvgate.rules.manifest import Manifest
+from kvgate.rules.values import Known
 
 _ATTENTION = "eager"
 """Attention without a fused kernel: it computes a prompt alike however it is cut."""
+
+_NEVER_STAGED = ("engine.args", "engine.packages", "engine.kv_layout", "parallelism", "cache.version", "cache.serde")
+"""What a model that runs here has nothing of: a difference in one of these is not there when it runs."""
 
 _MEMORY = 8 << 30
 _FOREIGN = 0x5EED
@@ -67,7 +72,7 @@ class EmbeddedBackend:
             precision=f"{side.dtype}/{_ATTENTION}/cpu",
             staged=self._pair.staged,
             missing={**self._pair.missing, "procedure": _NO_PROCEDURE},
-            engines=self._folders is not None and all(self._serves(one) for one in (self._old, self._new)),
+            engines=self._folders is not None and self._serves(),
             tools=self._versions,
             seeds={"old": self._pair.old.seed, "new": side.seed} if self._folders is None else {},
         )
@@ -103,13 +108,27 @@ class EmbeddedBackend:
             kind = {"kind": "real", "folder": str(folder)}
         return {**common, **kind, "config": dict(side.config), "adapter": side.adapters.get(prompt.adapter or "")}
 
-    def _serves(self, deployment: Manifest) -> bool:
-        """Whether what runs here is what serves: transformers, of this very version."""
-        return (
-            deployment.value("engine.name") == "transformers"
-            and deployment.value("engine.version") == self._versions.get("transformers")
-            and deployment.unset("model.quantization")
-        )
+    def _serves(self) -> bool:
+        """Whether what runs here is what serves: transformers of this very version, its attention, device and packages.
+
+        Both sides run in this one environment. So nothing is shown of a difference between two, nor of settings that
+        no model here is given.
+        """
+        runs = {
+            "engine.name": "transformers",
+            "engine.version": self._versions.get("transformers"),
+            "engine.attention_backend": _ATTENTION,
+            "engine.accelerator": "cpu",
+            "engine.speculative": None,
+            "model.quantization": None,
+            "model.code": None,
+        }
+        both = (self._old, self._new)
+        return all(
+            isinstance(told := side.get(path), Known) and told.value == value
+            for side in both
+            for path, value in runs.items()
+        ) and all(same(self._old.get(path), self._new.get(path)) is True for path in _NEVER_STAGED)
 
 
 def _bytes(folders: Folders) -> int:

@@ -11,19 +11,34 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, DynamicCache
-from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+from transformers.cache_utils import DummyLayer, DynamicLayer, DynamicSlidingWindowLayer
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from kvgate.probes.embedded.blocks import empty_cache
 from kvgate.probes.evaluation.copying import copying_model
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-_LOUDER = {"q_": 12.0, "k_": 12.0, "kv_a": 12.0, "qkv": 12.0, "v_": 8.0, "kv_b": 8.0, "o_proj": 8.0}
+_LOUDER = {
+    **dict.fromkeys(("q_", "k_", "kv_a", "qkv", "Wqkv", "query", "c_attn"), 12.0),
+    **dict.fromkeys(("v_", "kv_b", "o_proj"), 8.0),
+}
 """What the matrices of a freshly initialised model are multiplied by, by the beginning of their names.
 
 At their usual scale attention looks at everything alike, and every answer is much the same.
 """
 _ELSE = 4.0
+_SPREAD = 0.6
+"""Of a stand-in's logits, at least: as an untied head has them. Some models scale theirs down, or tie a quiet head, and
+what attention saw would be lost below the floor."""
+_PROBED = 32  # tokens by which that is seen
+_LARGEST = 64_000_000
+"""Weights of a stand-in. One that is larger has a size under a name that is not known here."""
+
+_KEPT = frozenset(kind.__name__ for kind in (DynamicLayer, DynamicSlidingWindowLayer, DummyLayer))
+"""Layers whose whole state is keys and values, or nothing: a dummy reads those of an earlier one."""
+
+_NOT_THE_MODEL = frozenset({"dtype", "torch_dtype", "transformers_weights", "quantization_config", "auto_map"})
+"""Fields of a config that name a format, other files, or code: all that is settled here, or never followed."""
 
 _ADAPTED = ("q_proj", "k_proj", "v_proj", "kv_a_proj_with_mqa", "kv_b_proj")
 
@@ -33,18 +48,21 @@ class Model:
 
     Attributes:
         module: transformers' own.
-        layers: how many hold KV.
+        layers: how many there are; those that read an earlier one's KV hold none.
 
     """
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: Any, spread: float = 0.0) -> None:
         self.module = module.eval()
-        kinds = {type(layer) for layer in DynamicCache(config=module.config).layers}
-        if strange := sorted(kind.__name__ for kind in kinds - {DynamicLayer, DynamicSlidingWindowLayer}):
+        kinds = [type(layer) for layer in DynamicCache(config=module.config).layers]
+        if strange := sorted({kind.__name__ for kind in kinds} - _KEPT):
             raise ValueError(f"some of its layers keep more than keys and values ({', '.join(strange)})")
-        self.layers = int(module.config.get_text_config().num_hidden_layers)
+        self.layers = len(kinds)
         self.dtype = next(module.parameters()).dtype
         self._cache_name = "cache" if "cache" in inspect.signature(module.forward).parameters else "past_key_values"
+        self._louder = 1.0
+        if spread:
+            self._louder = max(1.0, spread / float(self._logits(list(range(_PROBED)), self.empty("float32")).std()))
 
     def empty(self, saved: str) -> Any:
         """Return an empty cache for it, in the format in which KV is stored."""
@@ -52,10 +70,14 @@ class Model:
 
     def compute(self, token_ids: list[int], cache: Any) -> Any:
         """Compute tokens behind what a cache holds, and return the log-probabilities after the last one."""
+        with torch.inference_mode():
+            return torch.log_softmax(self._louder * self._logits(token_ids, cache), -1)
+
+    def _logits(self, token_ids: list[int], cache: Any) -> Any:
         ids = torch.tensor([token_ids])
         with torch.inference_mode():
             found = self.module(input_ids=ids, use_cache=True, logits_to_keep=1, **{self._cache_name: cache})
-            return torch.log_softmax(found.logits[0, -1].float(), -1)
+            return found.logits[0, -1].float()
 
 
 def build(spec: Mapping[str, Any]) -> Model:
@@ -67,34 +89,69 @@ def build(spec: Mapping[str, Any]) -> Model:
             ``rank`` and ``scale``, or ``folder`` and ``scale``.
 
     """
-    if spec["kind"] == "copying":
-        return Model(copying_model(spec["seed"]).to(_DTYPES[spec["dtype"]]))
-    module = _real(spec) if spec["kind"] == "real" else _stand_in(spec)
+    made = {"copying": _copying, "real": _real, "stand-in": _stand_in}
+    module = made[spec["kind"]](spec)
     if spec.get("adapter") is not None:
         _adapt(module, spec["adapter"])
-    return Model(module.to(_DTYPES[spec["dtype"]]))
+    if spec["kind"] != "real":  # the library has read a real one in its format
+        for parameter in module.parameters():  # buffers stay: RoPE turns by its frequencies in full
+            parameter.data = parameter.data.to(_DTYPES[spec["dtype"]])
+    return Model(module, _SPREAD if spec["kind"] == "stand-in" else 0.0)
+
+
+def _copying(spec: Mapping[str, Any]) -> Any:
+    return copying_model(spec["seed"])
 
 
 def _config(spec: Mapping[str, Any]) -> Any:
-    fields = {name: value for name, value in spec["config"].items() if name not in ("dtype", "torch_dtype")}
+    fields = {name: value for name, value in spec["config"].items() if name not in _NOT_THE_MODEL}
     if fields["model_type"] not in CONFIG_MAPPING:
         raise ValueError(f"this transformers has no model of the type {fields['model_type']!r}")
     kind = CONFIG_MAPPING[fields["model_type"]]
-    config = kind.from_dict({name: _as_asked(kind, name, value) for name, value in fields.items()})
+    asked = {name: _as_asked(kind, name, value) for name, value in fields.items()}
+    given = {name: value for name, value in asked.items() if value is not None or _may_be_unset(kind, name)}
+    try:
+        config = kind.from_dict(given)
+    except Exception as error:
+        why = " ".join(str(error).split())[:200]
+        raise ValueError(f"no config of a {fields['model_type']!r}, at this size: {why}") from None
     config._attn_implementation = spec["attention"]
     return config
 
 
 def _as_asked(kind: Any, name: str, value: Any) -> Any:
     """Return a number as a config class wants it: canonical JSON writes 30 for 30.0, which strict classes refuse."""
-    declared = (vars(one).get("__annotations__", {}).get(name) for one in kind.__mro__)
-    wanted = str(next((one for one in declared if one is not None), ""))
+    if isinstance(value, list):
+        return [_as_asked(kind, name, one) for one in value]
+    if isinstance(value, Mapping) and value.keys() == {"__float__"}:  # as the library writes an infinity
+        return float(value["__float__"])
+    wanted = _declared(kind, name)
     return float(value) if type(value) is int and "float" in wanted and "int" not in wanted else value
 
 
+def _may_be_unset(kind: Any, name: str) -> bool:
+    wanted = _declared(kind, name)
+    return not wanted or "None" in wanted or "Optional" in wanted
+
+
+def _declared(kind: Any, name: str) -> str:
+    """The type of a field, as its class has it; empty where it declares none."""
+    declared = (vars(one).get("__annotations__", {}).get(name) for one in kind.__mro__)
+    return str(next((one for one in declared if one is not None), ""))
+
+
 def _stand_in(spec: Mapping[str, Any]) -> Any:
+    config = _config(spec)
+    if type(config) not in AutoModelForCausalLM._model_mapping:
+        raise ValueError(f"in this transformers no language model of the type {config.model_type!r} stands by itself")
+    with torch.device("meta"):
+        size = sum(
+            one.numel() for one in AutoModelForCausalLM.from_config(config, trust_remote_code=False).parameters()
+        )
+    if size > _LARGEST:
+        raise ValueError(f"{size:,} weights: not every size in the config of a {config.model_type!r} is known here")
     torch.manual_seed(spec["seed"])
-    module = AutoModelForCausalLM.from_config(_config(spec), trust_remote_code=False)
+    module = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     tail = torch.Generator().manual_seed(spec["tail_seed"])
     with torch.no_grad():
         for name, parameter in module.named_parameters():
@@ -109,7 +166,9 @@ def _stand_in(spec: Mapping[str, Any]) -> Any:
 
 
 def _real(spec: Mapping[str, Any]) -> Any:
-    return AutoModelForCausalLM.from_pretrained(
+    if (Path(spec["folder"]) / "adapter_config.json").exists():
+        raise ValueError("the checkpoint's folder holds an adapter too, which the library would add to it")
+    module, told = AutoModelForCausalLM.from_pretrained(
         spec["folder"],
         config=_config(spec),
         dtype=_DTYPES[spec["dtype"]],
@@ -117,29 +176,37 @@ def _real(spec: Mapping[str, Any]) -> Any:
         use_safetensors=True,
         trust_remote_code=False,
         local_files_only=True,
+        output_loading_info=True,
     )
+    # The library fills what is missing with random numbers, and leaves what is too much.
+    for what in ("missing", "unexpected", "mismatched"):
+        if odd := sorted(map(str, told[f"{what}_keys"])):
+            raise ValueError(f"the checkpoint is none of this config: {len(odd)} {what} tensors, {odd[0]} one of them")
+    return module
 
 
 def _adapt(module: Any, adapter: Mapping[str, Any]) -> None:
     """Add a LoRA adapter's product to the matrices it is for, as an engine that merges it."""
-    found = _trained(Path(adapter["folder"])) if "folder" in adapter else None
-    made = torch.Generator().manual_seed(adapter.get("seed", 0))
-    touched = 0
+    matrices = {name.removesuffix(".weight"): one for name, one in module.named_parameters() if one.ndim == 2}
+    pairs = _trained(Path(adapter["folder"])) if "folder" in adapter else _drawn(matrices, adapter)
+    if not pairs or not pairs.keys() <= matrices.keys():
+        raise ValueError("the adapter is for matrices that this model has not")
     with torch.no_grad():
-        for name, parameter in module.named_parameters():
-            owner = name.removesuffix(".weight")
-            if found is not None:
-                pair = found.get(owner)
-            elif owner.rpartition(".")[2] in _ADAPTED and parameter.ndim == 2:
-                rank, (out, into) = adapter["rank"], parameter.shape
-                pair = (torch.randn(rank, into, generator=made) * 0.05, torch.randn(out, rank, generator=made) * 0.05)
-            else:
-                pair = None
-            if pair is not None:
-                parameter.add_((pair[1].float() @ pair[0].float() * adapter["scale"]).to(parameter.dtype))
-                touched += 1
-    if not touched:
-        raise ValueError("the adapter is for no matrix of this model")
+        for name, (first, second) in pairs.items():
+            matrices[name].add_((second.float() @ first.float() * adapter["scale"]).to(matrices[name].dtype))
+
+
+def _drawn(matrices: Mapping[str, Any], adapter: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Random pairs for what makes queries, keys and values."""
+    made, rank = torch.Generator().manual_seed(adapter["seed"]), adapter["rank"]
+    return {
+        name: (
+            torch.randn(rank, one.shape[1], generator=made) * 0.05,
+            torch.randn(one.shape[0], rank, generator=made) * 0.05,
+        )
+        for name, one in matrices.items()
+        if name.rpartition(".")[2] in _ADAPTED
+    }
 
 
 @cache
@@ -147,8 +214,14 @@ def _trained(folder: Path) -> dict[str, tuple[Any, Any]]:
     """The pairs of matrices of a PEFT checkpoint, by the module they are for."""
     tensors = load_file(folder / "adapter_model.safetensors")
     prefix, first, second = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
-    return {
-        name.removeprefix(prefix).removesuffix(first): (tensors[name], tensors[name.removesuffix(first) + second])
-        for name in tensors
+    found = {
+        name.removeprefix(prefix).removesuffix(first): (
+            tensors.pop(name),
+            tensors.pop(name.removesuffix(first) + second),
+        )
+        for name in sorted(tensors)
         if name.endswith(first)
     }
+    if tensors:
+        raise ValueError(f"the adapter holds more than pairs of matrices: {min(tensors)}")
+    return found

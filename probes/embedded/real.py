@@ -17,6 +17,35 @@ LARGEST = 4 << 30
 
 _FLOATS = frozenset({"float32", "float16", "bfloat16"})
 _SAVED = frozenset({*_FLOATS, "fp8_e4m3", "fp8_e5m2"})
+_PLAIN = frozenset(
+    {
+        "auto_mapping",
+        "base_model_name_or_path",
+        "corda_config",
+        "eva_config",
+        "exclude_modules",
+        "inference_mode",
+        "init_lora_weights",
+        "layers_pattern",
+        "layers_to_transform",
+        "loftq_config",
+        "lora_alpha",
+        "lora_dropout",
+        "megatron_config",
+        "megatron_core",
+        "peft_type",
+        "peft_version",
+        "qalora_group_size",
+        "r",
+        "revision",
+        "runtime_config",
+        "target_modules",
+        "task_type",
+    }
+)
+"""Settings of PEFT (0.18) that an adapter may have and be no more than the product of two matrices, added: how it was
+trained, and for which modules, which its tensors say too. Whatever else is set is another kind of adapter."""
+_NOT: tuple[Any, ...] = (None, False, "none", {}, [])
 
 
 def real_pair(old: Manifest, new: Manifest) -> Pair:
@@ -70,11 +99,11 @@ def _adapter(name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
     folder = Path(str(entry.get("path")))
     try:
         settings = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
-        scale = settings["lora_alpha"] / settings["r"]
+        scale = float(settings["lora_alpha"] / settings["r"])
         if not (folder / "adapter_model.safetensors").is_file():
             raise FileNotFoundError
     except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError):
         raise CannotStageError(f"the adapter {name!r} has no readable PEFT checkpoint at its path") from None
-    if settings.get("use_rslora") or settings.get("use_dora"):
-        raise CannotStageError(f"the adapter {name!r} is no plain LoRA")
+    if more := sorted(one for one, value in settings.items() if one not in _PLAIN and value not in _NOT):
+        raise CannotStageError(f"the adapter {name!r} is no plain LoRA: {', '.join(more)}")
     return {"folder": str(folder.resolve()), "scale": scale}

@@ -20,13 +20,28 @@ _HIDDEN = 64
 _WINDOW = 48
 _SIZES: Mapping[str, int] = {
     "hidden_size": _HIDDEN,
+    "n_embd": _HIDDEN,
+    "d_model": _HIDDEN,
     "intermediate_size": 128,
+    "n_inner": 128,
+    "ffn_hidden_size": 128,
+    "ffn_dim": 128,
+    "word_embed_proj_dim": _HIDDEN,
+    "intermediate_size_mlp": 128,
     "moe_intermediate_size": 32,
     "shared_expert_intermediate_size": 32,
     "head_dim": 16,
     "query_pre_attn_scalar": 16,
     "num_attention_heads": 4,
+    "n_head": 4,
+    "n_heads": 4,
     "num_key_value_heads": 2,
+    "num_kv_heads": 2,
+    "num_hidden_layers": _LAYERS,
+    "n_layer": _LAYERS,
+    "n_layers": _LAYERS,
+    "num_kv_shared_layers": 1,
+    "rotary_dim": 8,
     "vocab_size": 512,
     "vocab_size_per_layer_input": 512,
     "num_local_experts": 4,
@@ -145,20 +160,22 @@ def _text(config: Any) -> Any:
 
 def _scaled(config: Mapping[str, Any], widest: int) -> dict[str, Any]:
     small = {name: value for name, value in config.items() if name not in _DROPPED}
-    for name, size in _SIZES.items():
-        if type(value := small.get(name)) is int:
-            small[name] = min(value, size)
-    if type(value := small.get("num_hidden_layers")) is int:
-        small["num_hidden_layers"] = min(value, _LAYERS)
-    heads, shared = small.get("num_attention_heads"), config.get("num_key_value_heads")
-    if type(heads) is int and shared == config.get("num_attention_heads"):
-        small["num_key_value_heads"] = heads  # MLA, and models without groups
+    small |= {name: _at_most(small[name], size) for name, size in _SIZES.items() if name in small}
+    if "num_experts_per_tok" in small and small["num_experts_per_tok"] is None:
+        small["num_experts_per_tok"] = _SIZES["num_experts_per_tok"]  # unset in a class: every release sets it
+    heads = small.get("num_attention_heads")
+    for shared in ("num_key_value_heads", "num_kv_heads"):
+        if type(heads) is int and config.get(shared) == config.get("num_attention_heads"):
+            small[shared] = heads  # MLA, and models without groups
     if window := small.get("sliding_window"):
         small["sliding_window"] = max(8, window * _WINDOW // widest)
     layers = config.get("num_hidden_layers")
     for name, value in small.items():
         if isinstance(value, list) and value and len(value) == layers:
-            small[name] = _kinds(value, _LAYERS) if isinstance(value[0], str) else value[:_LAYERS]
+            small[name] = value[:_LAYERS]
+            if isinstance(value[0], str):
+                small[name] = _kinds(value, _LAYERS, small.get("num_kv_shared_layers") or 0)
+    small.pop("per_layer_config", None)  # sizes of single layers, which the class makes anew
     for name in ("rope_parameters", "rope_scaling"):
         if isinstance(rope := small.get(name), Mapping):
             small[name] = _rope(rope, float(config.get("partial_rotary_factor") or 1))
@@ -172,12 +189,24 @@ def _rope(rope: Mapping[str, Any], part: float) -> dict[str, Any]:
     return {name: value[:pairs] if isinstance(value, list) else value for name, value in rope.items()}
 
 
-def _kinds(kinds: list[Any], layers: int) -> list[Any]:
-    """The kinds of so many layers, each kind among them: all but the last as they begin, then what was left out."""
+def _at_most(value: Any, size: int) -> Any:
+    """Make a size small, or each layer's."""
+    if isinstance(value, list) and all(type(one) is int for one in value):
+        return [min(one, size) for one in value]
+    return min(value, size) if type(value) is int else value
+
+
+def _kinds(kinds: list[Any], layers: int, sharing: int) -> list[Any]:
+    """The kinds of so many layers, each kind among them: all but the last as they begin, then what was left out.
+
+    The last ones, where layers share the KV of an earlier one of their kind, are of kinds that were there before.
+    """
     wanted = list(dict.fromkeys(map(str, kinds)))
-    first = list(map(str, kinds[:layers]))
-    lacking = [kind for kind in wanted if kind not in first]
-    return first[: layers - len(lacking)] + lacking if lacking else first
+    own = layers - sharing
+    first = list(map(str, kinds[:own]))
+    if lacking := [kind for kind in wanted if kind not in first]:
+        first = first[: own - len(lacking)] + lacking
+    return first + first[-sharing:] if sharing else first
 
 
 def _seeds(old: Manifest, new: Manifest, staged: dict[str, str], missing: dict[str, str]) -> list[tuple[int, int]]:

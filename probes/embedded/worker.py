@@ -142,6 +142,7 @@ class Serving:
             layers = [
                 [max(_apart(a, c, held) for a, c in zip(_kv(one), _kv(two), strict=True)) for two in (old, again)]
                 for old, one, again in zip(stored.layers, whole.layers, cut.layers, strict=True)
+                if one.get_seq_length()  # a layer that reads another's KV holds none
             ]
         return {"layers": layers}
 

@@ -110,8 +110,10 @@ def test_one_that_does_not_answer_is_ended() -> None:
     ("config", "words"),
     [
         ({"model_type": "no-such-model"}, "no model of the type 'no-such-model'"),
-        ({"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_inner": 10**11}, "memory|alloc"),
+        ({"model_type": "gpt2", "n_positions": 10**11}, "not every size in the config of a 'gpt2' is known"),
+        ({"model_type": "llama", "hidden_size": "wide"}, "no config of a 'llama'"),
         ({"model_type": "mamba", "hidden_size": 64, "num_hidden_layers": 2}, "more than keys and values"),
+        ({"model_type": "qwen2_vl_text", "hidden_size": 64}, "no language model of the type 'qwen2_vl_text' stands by"),
     ],
 )
 def test_a_model_that_cannot_be_built_is_no_proof(config: dict[str, object], words: str, rehearsed: Rehearse) -> None:

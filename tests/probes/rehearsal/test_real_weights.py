@@ -11,13 +11,15 @@ import pytest
 from safetensors.numpy import save_file
 
 from kvgate.probes.embedded.backend import EmbeddedBackend, Folders
+from kvgate.probes.embedded.child import Child
 from kvgate.probes.evaluation.tolerances import tolerance_for
 from kvgate.probes.rehearsal.backend import CannotStageError
 from kvgate.probes.rehearsal.evidence import kv_state
 from kvgate.probes.rehearsal.rehearse import Size
 from kvgate.rules.manifest import Manifest
 from tests.probes.rehearsal.conftest import Rehearse
-from tests.probes.rehearsal.pairs import ROLLED, WEIGHTS, adapter, deployment
+from tests.probes.rehearsal.pairs import OFFLOAD, ROLLED, WEIGHTS, adapter, deployment
+from tests.rules.clean import FORGET
 
 _CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -107,43 +109,128 @@ def test_real_weights_speak_for_the_engine_that_ran_and_no_other(same: Path, reh
     assert seen.state == "proved", seen.reason
     assert kv_state(served, served, seen) == (
         "inconclusive",
-        "equal here, but what serves is another engine than what computed them",
+        "equal here, but what serves is not what computed them",
     )
-    here = deployment(
-        _SINGLE,
-        {
-            "engine.name": "transformers",
-            "engine.version": transformers.__version__,
-            "cache.connector": "own-store",
-            "cache.key_fields": ["model.id", "token_ids"],
-        },
-    )
+    here = deployment(_SINGLE, _here(transformers.__version__))
     seen = rehearsed(here, here, folders=Folders(same, same), size=_CORPUS)
     assert kv_state(here, here, seen)[0] == "proved"
 
 
+def _here(version: str) -> dict[str, Any]:
+    """What runs in the back end's own process."""
+    return {
+        "engine.name": "transformers",
+        "engine.version": version,
+        "engine.attention_backend": "eager",
+        "engine.accelerator": "cpu",
+        "cache.connector": "own-store",
+        "cache.key_fields": ["model.id", "token_ids"],
+    }
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"engine.attention_backend": "sdpa"},
+        {"engine.accelerator": "H200"},
+        {"engine.packages": "blake3:" + "6" * 64},
+        {"engine.packages": FORGET},
+        {"engine.args": {"no-such-flag": 1}},
+        {"engine.speculative": {"method": "ngram"}},
+        {"parallelism.tensor": 2},
+        {"cache.version": "2"},
+    ],
+)
+def test_what_was_not_there_when_it_ran_is_not_shown(change: dict[str, Any], same: Path, child: Child) -> None:
+    import transformers
+
+    here = _here(transformers.__version__)
+    one, other = deployment(_SINGLE, here), deployment(_SINGLE, here, change)
+    for old, new in ((one, other), (other, one)):
+        assert not EmbeddedBackend(old, new, folders=Folders(same, same), child=child).ground().engines
+    assert EmbeddedBackend(one, one, folders=Folders(same, same), child=child).ground().engines
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_real_model_is_the_librarys_own(dtype: str, same: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from kvgate.probes.embedded.models import build
+
+    ours = build({"kind": "real", "dtype": dtype, "attention": "eager", "folder": str(same), "config": _CONFIG})
+    theirs = AutoModelForCausalLM.from_pretrained(same, dtype=getattr(torch, dtype), attn_implementation="eager")
+    ids = list(range(5, 205))
+    with torch.inference_mode():
+        wanted = torch.log_softmax(theirs(torch.tensor([ids])).logits[0, -1].float(), -1)
+    assert float((ours.compute(ids, ours.empty(dtype)) - wanted).abs().max()) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"num_hidden_layers": 3}, "9 missing tensors"),
+        ({"attention_bias": True}, "8 missing tensors"),
+        ({"num_hidden_layers": 1}, "9 unexpected tensors"),
+        ({"intermediate_size": 64}, "mismatched"),
+    ],
+)
+def test_a_checkpoint_of_another_config_is_not_filled_up(
+    change: dict[str, Any], words: str, same: Path, rehearsed: Rehearse
+) -> None:
+    one = deployment(_SINGLE, {"model.config": {**_CONFIG, **change}})
+    seen = rehearsed(one, one, folders=Folders(same, same), size=_CORPUS)
+    assert seen.state == "not-run"
+    assert words in seen.reason
+
+
+def _adapter(folder: Path, letter: str, settings: dict[str, Any] | None = None, more: str = "") -> dict[str, Any]:
+    folder.mkdir()
+    draw = np.random.default_rng(ord(letter))
+    front = "base_model.model.model.layers.0.self_attn.k_proj"
+    parts = {f"{front}.lora_A.weight": (4, 64), f"{front}.lora_B.weight": (32, 4)} | ({more: (4, 4)} if more else {})
+    tensors = {name: draw.normal(0, 0.3, s).astype(np.float32) for name, s in parts.items()}
+    save_file(tensors, folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text(json.dumps({"r": 4, "lora_alpha": 8, **(settings or {})}))
+    change = adapter(letter)
+    change["adapters"][0]["path"] = str(folder)
+    return change
+
+
 def test_an_adapter_is_read_from_its_own_checkpoint(same: Path, tmp_path: Path, rehearsed: Rehearse) -> None:
-    sides = []
-    for letter, seed in (("a", 1), ("b", 2)):
-        folder = tmp_path / letter
-        folder.mkdir()
-        draw = np.random.default_rng(seed)
-        front = "base_model.model.model.layers.0.self_attn.k_proj"
-        parts = {f"{front}.lora_A.weight": (4, 64), f"{front}.lora_B.weight": (32, 4)}
-        save_file({name: draw.normal(0, 0.3, s).astype(np.float32) for name, s in parts.items()}, folder / _ADAPTER)
-        (folder / "adapter_config.json").write_text(json.dumps({"r": 4, "lora_alpha": 8}))
-        change = adapter(letter)
-        change["adapters"][0]["path"] = str(folder)
-        sides.append(change)
-    offload = {"cache.connector": "vllm-offload-fs", "cache.version": None, "cache.chunk_size": None}
-    old, new = deployment(_SINGLE, offload, sides[0]), deployment(_SINGLE, offload, sides[1])
+    sides = [_adapter(tmp_path / letter, letter, {"peft_type": "LORA", "bias": "none"}) for letter in "ab"]
+    old, new = deployment(_SINGLE, OFFLOAD, sides[0]), deployment(_SINGLE, OFFLOAD, sides[1])
     seen = rehearsed(old, new, folders=Folders(same, same), size=_CORPUS)
     stale = {hit.adapter for hit in seen.control.hits if hit.wrong}
     assert stale == {"billing"}
     assert seen.state == "proved", seen.reason  # their paths are in the key, and differ
 
 
-_ADAPTER = "adapter_model.safetensors"
+@pytest.mark.parametrize(
+    "settings", [{"use_rslora": True}, {"alpha_pattern": {"k_proj": 16}}, {"bias": "all"}, {"no_such_setting": 1}]
+)
+def test_an_adapter_that_is_more_than_two_matrices_is_refused(
+    settings: dict[str, Any], same: Path, tmp_path: Path
+) -> None:
+    one = deployment(_SINGLE, OFFLOAD, _adapter(tmp_path / "a", "a", settings))
+    with pytest.raises(CannotStageError, match="no plain LoRA"):
+        EmbeddedBackend(one, one, folders=Folders(same, same))
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ("base_model.model.lm_head.weight", "more than pairs of matrices"),
+        ("base_model.model.model.layers.0.mlp.gate_proj.lora_A.weight", "KeyError"),
+    ],
+)
+def test_no_tensor_of_an_adapter_is_left_out(
+    more: str, words: str, same: Path, tmp_path: Path, rehearsed: Rehearse
+) -> None:
+    one = deployment(_SINGLE, OFFLOAD, _adapter(tmp_path / "a", "a", more=more))
+    seen = rehearsed(one, one, folders=Folders(same, same), size=_CORPUS)
+    assert seen.state == "not-run"
+    assert words in seen.reason
 
 
 @pytest.mark.parametrize(

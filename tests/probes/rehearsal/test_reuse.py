@@ -8,7 +8,7 @@ import pytest
 
 from kvgate.probes.embedded.stand_in import stand_in
 from tests.probes.rehearsal.conftest import Rehearse
-from tests.probes.rehearsal.pairs import TENANTS, deployment
+from tests.probes.rehearsal.pairs import TENANTS, deployment, own_key
 from tests.rules.clean import FORGET
 
 _SHAPE: dict[str, Any] = {
@@ -54,13 +54,43 @@ _MODELS: dict[str, dict[str, Any]] = {
     "phi3": {"num_key_value_heads": 32, "head_dim": 96, "rope_parameters": _LONGROPE},
     "mixtral": {"num_local_experts": 8, "num_experts_per_tok": 2},
     "qwen3_moe": {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768},
+    # A latent cache; experts that a class leaves unset; a config that holds the latents' width but no groups
+    "deepseek_v2": {**_LATENT, "head_dim": 64, "n_group": 1, "topk_group": 1, "num_experts_per_tok": None},
+    # Layers that read the KV of an earlier one
+    "gemma3n_text": {
+        "intermediate_size": [16384] * 32,
+        "sliding_window": 512,
+        "num_kv_shared_layers": 15,
+        "layer_types": ([_SLIDING] * 4 + [_FULL]) * 6 + [_SLIDING] * 2,
+        "vocab_size_per_layer_input": 262144,
+        "activation_sparsity_pattern": [0.95] * 10 + [0] * 22,
+    },
+    # Heads that scale logits down, or are tied and quiet
+    "cohere2": {"sliding_window": 4096, "logit_scale": 0.0625, "layer_types": ([_SLIDING] * 3 + [_FULL]) * 8},
+    "granite": {"logits_scaling": 16, "embedding_multiplier": 12, "attention_multiplier": 0.0078125},
+    # Chunks instead of windows, a sink in every head, keys without a position
+    "llama4_text": {"num_local_experts": 16, "num_experts_per_tok": 1, "attention_chunk_size": 8192},
+    "gpt_oss": {"num_local_experts": 32, "num_experts_per_tok": 4, "sliding_window": 128},
+    # Other names for sizes, queries, keys and values in one matrix
+    "falcon": {
+        "head_dim": FORGET,
+        "num_kv_heads": 8,
+        "ffn_hidden_size": 16384,
+        "new_decoder_architecture": True,
+        "bias": False,
+    },
+    "glm4": {"partial_rotary_factor": 0.5, "attention_bias": True},
+    "olmo2": {},
+    "starcoder2": {"sliding_window": 4096},
 }
+_BY_TOKENS = {**own_key("model.id", "token_ids"), "cache.location": "/kv"}
 
 
 @pytest.mark.parametrize("kind", _MODELS)
 def test_the_same_deployment_reuses_what_it_stored(kind: str, rehearsed: Rehearse) -> None:
-    config = {"model_type": kind, **_SHAPE, **_MODELS[kind]}
-    one = deployment({"model.config": config, "model.config_class": None, "engine.args": {}})
+    shape = {"model_type": kind, **_SHAPE, **_MODELS[kind]}
+    config = {name: value for name, value in shape.items() if value is not FORGET}
+    one = deployment(_BY_TOKENS, {"model.config": config, "model.config_class": None, "engine.args": {}})
     seen = rehearsed(one, one)
     assert (seen.claim, seen.state) == ("reuse", "proved"), seen.reason
     assert seen.control.cached == seen.equivalence.cached > 0
