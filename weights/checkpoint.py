@@ -10,6 +10,9 @@ loader would not read proves nothing, so here everything that any of them might 
   for a tensor of the model;
 * every file that ``model.safetensors.index.json`` names, in a subfolder too.
 
+``config.json`` can name the file that transformers 5.24 takes before all of these (``transformers_weights``;
+modeling_utils, _get_resolved_checkpoint_files). A folder where that file is none of them is refused.
+
 The index must agree with its shards. What lies in files beside those that it names is another thing than what it
 names: vLLM and transformers leave it out, and with ``consolidated*`` some take it instead. So it counts under names of
 its own (:data:`ASIDE`), and naming a file in the index, or not any more, is a difference. Two files that hold a tensor
@@ -36,6 +39,7 @@ from kvgate.weights.safetensors import Left, read_header
 from kvgate.weights.tensor_file import TensorFile
 
 INDEX = "model.safetensors.index.json"
+_CONFIG = "config.json"
 _SHARD = re.compile(r"(.*?)-?([0-9]{5,})-of-([0-9]{5,})\.[a-z]+")
 _NO_FOLDER: dict[type[OSError], str] = {
     FileNotFoundError: "there is no such file or folder",
@@ -97,6 +101,7 @@ def open_weights(path: Path, *, opaque_pickle: bool = False) -> Weights:
         return found
     if opaque_pickle and (files := open_opaque(path, names)):
         _require_all_shards(path, [file.name for file in files])
+        _require_named(path, names, {file.name for file in files})
         return Weights(files, "opaque")
     ggufs = [name for name in names if name.endswith(".gguf")]
     if not ggufs:
@@ -129,10 +134,22 @@ def _open_safetensors(folder: Path, names: list[str]) -> Weights | None:
     _require_all_shards(folder, [file.name for file in files if file.name not in indexed])
     holders = tensor_holders(folder, files)
     _check_index(folder / INDEX, weight_map, holders)
+    _require_named(folder, names, [*([INDEX] if weight_map else []), *(file.name for file in files)])
     if not holders:
         raise InputError("the safetensors files hold no tensor", where=str(folder))
     aside = [name for name, file in holders.items() if indexed and file not in indexed]
     return Weights(files, "safetensors", aside=frozenset(aside))
+
+
+def _require_named(folder: Path, names: Iterable[str], counted: Iterable[str]) -> None:
+    """Refuse a folder whose config has transformers load a file that is none of those that count."""
+    named = read_json_object(folder / _CONFIG, MAX_INDEX).get("transformers_weights") if _CONFIG in names else None
+    if named is not None and named not in counted:
+        raise InputError(
+            f"transformers_weights names {str(named)[:200]!r}, which transformers loads instead of the weights here",
+            where=str(folder / _CONFIG),
+            hint="save the checkpoint again with transformers: it leaves that field out",
+        )
 
 
 def _is_adapter(file: TensorFile) -> bool:

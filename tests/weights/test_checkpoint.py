@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kvgate.rules.errors import InputError
-from kvgate.weights.checkpoint import INDEX, open_checkpoint
+from kvgate.weights.checkpoint import INDEX, open_checkpoint, open_weights
 from kvgate.weights.fingerprint import fingerprint_checkpoint
 
 from .builders import Tensor, Tensors, encode, write, write_shards
@@ -195,3 +195,26 @@ def test_nothing_is_no_checkpoint(tmp_path: Path) -> None:
         open_checkpoint(tmp_path / "model.safetensors")
     with pytest.raises(InputError, match="there is no such file or folder"):
         open_checkpoint(tmp_path / "missing")
+
+
+@pytest.mark.parametrize("named", ["sub/other.safetensors", "adapter_model.bin", INDEX, 7, ["model.safetensors"]])
+def test_weights_that_the_config_has_loaded_instead_are_refused(named: object, tmp_path: Path) -> None:
+    """transformers 5.24 takes the file that ``transformers_weights`` names before ``model.safetensors``."""
+    write(tmp_path, A)
+    config = tmp_path / "config.json"
+    config.write_text('{"transformers_weights": "model.safetensors"}')
+    assert open_weights(tmp_path).files == open_checkpoint(tmp_path)
+    config.write_text(json.dumps({"transformers_weights": named}))
+    with pytest.raises(InputError, match="transformers_weights names") as refused:
+        open_weights(tmp_path)
+    assert refused.value.where == str(config)
+
+
+def test_pickle_that_the_config_names_counts_with_the_others(tmp_path: Path) -> None:
+    (tmp_path / "pytorch_model.bin").write_bytes(b"never opened")
+    config = tmp_path / "config.json"
+    config.write_text('{"transformers_weights": "pytorch_model.bin"}')
+    assert [file.name for file in open_weights(tmp_path, opaque_pickle=True).files] == ["pytorch_model.bin"]
+    config.write_text('{"transformers_weights": "adapter_model.bin"}')
+    with pytest.raises(InputError, match=r"transformers_weights names 'adapter_model\.bin'"):
+        open_weights(tmp_path, opaque_pickle=True)
