@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -15,11 +15,14 @@ from kvgate.deployments.launch.cache_facts import CACHE_PATHS, CacheFacts
 from kvgate.deployments.launch.kvbm import CONNECTOR as KVBM
 from kvgate.deployments.launch.kvbm import read_kvbm
 from kvgate.deployments.launch.lmcache import read_lmcache
+from kvgate.deployments.launch.partly_known import label_in
 from kvgate.deployments.launch.shell import Word
 from kvgate.rules.document import parse_document
 
 # Of an object store: where it is, and how it is reached.
 _STORE_KEYS = frozenset({"bucket", "endpoint_override", "scheme", "region", "ca_bundle"})
+_EXTRA = "kv_connector_extra_config"
+_LMCACHE = ("lmcache", "lmcache-mp")
 _SERVER_SAYS = "the LMCache server says it, not the engine"
 
 
@@ -72,24 +75,40 @@ def undecided(reason: str) -> CacheFacts:
     return CacheFacts(unknown=[(path, reason) for path in CACHE_PATHS])
 
 
-def read_connector(config: Mapping[str, Any], environment: Mapping[str, Word]) -> CacheFacts:
+def only_in_addresses(config: Mapping[str, Any], labels: Sequence[str]) -> bool:
+    """Whether a shell fills in nothing but what says where a store is: LMCache's settings, a folder, a prefix."""
+    extra, name = _extra(config), config.get("kv_connector")
+    if not extra or not isinstance(name, str) or label_in({**config, _EXTRA: None}, labels):
+        return False
+    row = _row(name, config)
+    own = (row.location, row.namespace)
+    filled = [key for key, value in extra.items() if label_in(value, labels)]
+    return all(key.startswith("lmcache.") if row.profile in _LMCACHE else key in own for key in filled)
+
+
+def _extra(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    extra = config.get(_EXTRA)
+    return extra if isinstance(extra, Mapping) else {}
+
+
+def read_connector(
+    config: Mapping[str, Any], environment: Mapping[str, Word], labels: Sequence[str] = ()
+) -> CacheFacts:
     """Read a parsed ``--kv-transfer-config``, after its credentials were dropped.
 
     Args:
         config: the JSON object.
         environment: the environment that the line sets; LMCache is configured there.
+        labels: what a shell fills in, where :func:`only_in_addresses` holds: what it stands in is unknown.
     """
     table = connector_table("vllm")
-    extra = config.get("kv_connector_extra_config")
-    extra = extra if isinstance(extra, Mapping) else {}
+    extra = _extra(config)
     name = config.get("kv_connector")
     if not isinstance(name, str) or not name:
         return no_connector()
     facts = no_connector()
     facts.rest = {
-        key: value
-        for key, value in config.items()
-        if key not in ("kv_connector", "kv_connector_extra_config", "kv_role", *table.harmless)
+        key: value for key, value in config.items() if key not in ("kv_connector", _EXTRA, "kv_role", *table.harmless)
     }
     row = _row(name, config)
     facts.settle("cache.connector", row.profile or name)
@@ -99,7 +118,7 @@ def read_connector(config: Mapping[str, Any], environment: Mapping[str, Word]) -
     if name == "OffloadingConnector":
         used |= _offloading(extra, facts)
     elif row.profile == "lmcache":
-        used |= read_lmcache(extra, environment, facts)
+        used |= read_lmcache(extra, environment, facts, labels)
     elif row.profile == "lmcache-mp":
         for path in ("cache.location", "cache.chunk_size", "cache.serde"):
             facts.doubt(path, _SERVER_SAYS)
@@ -108,12 +127,14 @@ def read_connector(config: Mapping[str, Any], environment: Mapping[str, Word]) -
     elif row.profile == AIBRIX:
         read_aibrix(environment, facts)
     else:
-        used |= _plain(row, extra, facts)
+        used |= _plain(row, extra, facts, labels)
     if row.profile == "vllm-mooncake":
         facts.doubt("cache.location", "the file named by MOONCAKE_CONFIG_PATH says it")
     left = {key: value for key, value in extra.items() if key not in used and key not in table.harmless}
-    if left:
-        facts.rest["kv_connector_extra_config"] = left
+    if (label := label_in(left, labels)) is not None:
+        facts.doubt("engine.args", f"--kv-transfer-config holds {label}, which the shell fills in")
+    elif left:
+        facts.rest[_EXTRA] = left
     role = config.get("kv_role")
     if role in ("kv_producer", "kv_consumer"):
         facts.split_roles = True
@@ -149,10 +170,13 @@ def _row(name: str, config: Mapping[str, Any]) -> Connector:
     return row or Connector(profile=None, why="vLLM 0.33.0 has no connector of this name")
 
 
-def _plain(row: Connector, extra: Mapping[str, Any], facts: CacheFacts) -> set[str]:
+def _plain(row: Connector, extra: Mapping[str, Any], facts: CacheFacts, labels: Sequence[str] = ()) -> set[str]:
     used: set[str] = set()
     for path, key in (("cache.location", row.location), ("cache.namespace", row.namespace)):
-        if key is not None:
+        if key is not None and (label := label_in(extra.get(key), labels)) is not None:
+            facts.doubt(path, f"{key} holds {label}, which the shell fills in")
+            used.add(key)
+        elif key is not None:
             _take(facts, path, extra.get(key, row.location_default if path == "cache.location" else None))
             used.add(key)
     return used

@@ -68,10 +68,10 @@ TRUE = frozenset({"1", "true", "yes", "on"})
 # What the image and the package set stand for, once something may have changed the software in them.
 CODE = ("engine.version", "engine.image", "engine.packages", "tokenizer.renderer")
 TOKENIZER = ("tokenizer.files", "tokenizer.effective", "tokenizer.vocabulary", "tokenizer.special_tokens")
-_CREDENTIAL = "looks like a credential and was left out"
+CREDENTIAL = "looks like a credential and was left out"
 # A setting that a line and a file give differently.
 TWICE = "is given twice, with two values, and which of them counts depends on the release"
-_REASONS = frozenset({_CREDENTIAL, TWICE})
+_REASONS = frozenset({CREDENTIAL, TWICE})
 _AGAIN = "is followed by"
 # Flags whose entries are NAME=PATH, with names that somebody gave.
 _NAMED_BY_SOMEBODY = frozenset({"lora-modules", "lora-paths"})
@@ -209,7 +209,7 @@ class EngineLine:
         # A list without one of its entries, or half of a structure, would be a wrong value.
         shorter = isinstance(value, list) and len(value) < len(given.value)
         if value is None or shorter or name in self.whole:
-            return Given(None, (_CREDENTIAL,))
+            return Given(None, (CREDENTIAL,))
         return Given(value, given.expansions)
 
     def doubt(self, path: str, reason: str) -> None:
@@ -291,7 +291,7 @@ class EngineLine:
         given = self.flags.get(self.model_flag)
         if (word := self._model_word) is not None:
             text = clean_text(word.text)
-            given = Given(text, word.expansions if text is not None else (_CREDENTIAL,))
+            given = Given(text, word.expansions if text is not None else (CREDENTIAL,))
             if text != word.text:
                 self.notes.append("the model's name held a credential; it was left out")
         if self._words:

@@ -7,11 +7,12 @@ lmcache/integration/vllm/vllm_v1_adapter.py:503 (then ``lmcache.*`` of the conne
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvgate.deployments.launch.cache_facts import CacheFacts
 from kvgate.deployments.launch.filled import filled_word
+from kvgate.deployments.launch.partly_known import label_in
 from kvgate.deployments.launch.secrets import clean
 from kvgate.deployments.launch.shell import Word
 from kvgate.rules.document import parse_document
@@ -79,16 +80,19 @@ def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
 
 
-def read_lmcache(extra: Mapping[str, Any], environment: Mapping[str, Word], facts: CacheFacts) -> set[str]:
+def read_lmcache(
+    extra: Mapping[str, Any], environment: Mapping[str, Word], facts: CacheFacts, labels: Sequence[str] = ()
+) -> set[str]:
     """Settle what LMCache's settings say of the store; return the keys of ``extra`` that were used.
 
     Args:
         extra: ``kv_connector_extra_config``, without credentials.
         environment: the environment, without credentials.
         facts: where to write to.
+        labels: what a shell fills in where it stands in ``extra``.
     """
     over = {
-        key.removeprefix(_EXTRA): Word(_as_text(value))
+        key.removeprefix(_EXTRA): Word(_as_text(value), tuple(filter(None, [label_in(value, labels)])))
         for key, value in extra.items()
         if key.startswith(_EXTRA) and value is not None
     }

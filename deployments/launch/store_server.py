@@ -13,6 +13,7 @@ from kvgate.deployments.launch.containers import lmcache_release, read_image
 from kvgate.deployments.launch.facts import LaunchFacts
 from kvgate.deployments.launch.flags import CommandLine, Given, flag_table, read_flags
 from kvgate.deployments.launch.invocation import Invocation
+from kvgate.deployments.launch.partly_known import label_in, partly_known
 from kvgate.deployments.launch.places import located, one_location
 from kvgate.deployments.launch.secrets import clean, clean_text
 from kvgate.rules.document import parse_json
@@ -123,15 +124,15 @@ class _Store:
 
     def _adapters(self, given: Given) -> dict[str, Any]:
         """Say where the adapters keep blocks: all of them hold some, and are read from."""
-        if given.expansions:
+        adapters = self._parsed(given)
+        if adapters is None:
             for path in ("cache.location", "cache.serde"):
                 self._doubt(path, given.expansions[0])
             return {}
         places, serdes = [], []
-        for text in given.value:
-            adapter = clean(parse_json(text, f"{self._source}: --l2-adapter"))[0]
-            if not isinstance(adapter, Mapping):
-                raise InputError("--l2-adapter is not a JSON object", where=self._source)
+        for adapter, label in adapters:
+            if label is not None:
+                self._doubt("cache.location", label)
             places.append(self._place(adapter))
             serdes.append(adapter.get("serde"))
             rest = {key: value for key, value in adapter.items() if key not in _HARMLESS}
@@ -143,6 +144,25 @@ class _Store:
         kind = serde.get("type") if isinstance(serde, Mapping) else None
         location = one_location([one for one in places if one]) if all(places) and places else None
         return {"cache.location": location, "cache.serde": kind}
+
+    def _parsed(self, given: Given) -> list[tuple[Mapping[str, Any], str | None]] | None:
+        """Return each adapter without its credentials, and what is filled in of its host; ``None``: more is."""
+        if not all(any(label in text for text in given.value) for label in given.expansions):
+            return None  # it is no text that is filled in
+        found: list[tuple[Mapping[str, Any], str | None]] = []
+        for text in given.value:
+            labels = [label for label in given.expansions if label in text]
+            if labels:
+                known = partly_known(text, labels)
+                if known is None or label_in({**known[0], "host": None}, known[1]):
+                    return None
+                found.append((known[0], next(iter(known[1]), None)))
+                continue
+            adapter = clean(parse_json(text, f"{self._source}: --l2-adapter"))[0]
+            if not isinstance(adapter, Mapping):
+                raise InputError("--l2-adapter is not a JSON object", where=self._source)
+            found.append((adapter, None))
+        return found
 
     def _place(self, adapter: Mapping[str, Any]) -> str | None:
         kind = adapter.get("type")

@@ -12,12 +12,14 @@ from kvgate.deployments.launch.connectors import (
     connector_table,
     no_connector,
     offloading_flags,
+    only_in_addresses,
     read_connector,
     undecided,
 )
 from kvgate.deployments.launch.engine_line import (
     ANY_FLAG_SETS,
     CODE,
+    CREDENTIAL,
     DROPPED,
     TOKENIZER,
     TRUE,
@@ -30,6 +32,7 @@ from kvgate.deployments.launch.facts import LaunchFacts
 from kvgate.deployments.launch.flags import Given
 from kvgate.deployments.launch.invocation import Invocation, find_invocation
 from kvgate.deployments.launch.kvbm import CONNECTOR as KVBM
+from kvgate.deployments.launch.partly_known import partly_known
 from kvgate.deployments.launch.secrets import clean, clean_text
 from kvgate.rules.document import parse_json
 from kvgate.rules.errors import InputError
@@ -275,7 +278,10 @@ class _VllmLine(EngineLine):
     def _cache(self) -> CacheFacts:
         given = self.flags.get("kv-transfer-config")
         config = given.value if given is not None and not given.expansions else None
+        labels: tuple[str, ...] = ()
         if given is not None and given.expansions:
+            config, labels = self._partly_known_connector(given) or (None, ())
+        if given is not None and given.expansions and config is None:
             facts = undecided(because("kv-transfer-config", given.expansions))
             self.doubt("engine.args", because("kv-transfer-config", given.expansions))
         elif config is not None and not isinstance(config, Mapping):
@@ -283,7 +289,7 @@ class _VllmLine(EngineLine):
         elif self.line.flags.get("kv-offloading-size") is not None:
             facts = self._offloading(config or {})
         elif config is not None:
-            facts = read_connector(config, self.clean_environment())
+            facts = read_connector(config, self.clean_environment(), labels)
         else:
             facts = no_connector()
             self._connector_in_a_variable()
@@ -300,6 +306,17 @@ class _VllmLine(EngineLine):
         else:
             self.values["roles"] = None
         return facts
+
+    def _partly_known_connector(self, given: Given) -> tuple[dict[str, Any], tuple[str, ...]] | None:
+        """Return ``--kv-transfer-config`` where the shell fills in addresses or passwords alone; else ``None``."""
+        raw = self.line.flags["kv-transfer-config"]
+        if not {*given.expansions} <= {*raw.expansions, CREDENTIAL}:
+            return None
+        found = partly_known(raw.value, raw.expansions)
+        if found is None or not (config := found[0]) or not (labels := found[1]):
+            return found
+        offloads = "kv-offloading-size" in self.line.flags  # which takes the place of the connector
+        return None if offloads or not only_in_addresses(config, labels) else found
 
     def _connector_in_a_variable(self) -> None:
         """Say that a variable holds the connector which the line does not have: somebody meant it to be passed on."""

@@ -104,18 +104,65 @@ def test_what_the_server_does_not_tell_is_not_known(flags: str) -> None:
     assert "server" in reason(read(f"lmcache server {flags}"), OPEN[flags])
 
 
-def test_a_sidecar_keeps_blocks_where_its_volume_is() -> None:
-    mount = {"name": "kv", "mountPath": "/kv"}
+def filled_in(**settings: Any) -> str:
+    """Return an adapter in double quotes, as where a shell is to fill something in."""
+    return '--l2-adapter "{}"'.format(json.dumps(settings).replace('"', '\\"'))
+
+
+def test_a_password_that_is_filled_in_hides_nothing_but_itself() -> None:
+    settings = {**REDIS, "serde": {"type": "fp8"}}
+    plain = read(f"lmcache server {adapter(**settings)}")
+    facts = read(f"lmcache server {filled_in(**settings, password='${REDIS_PASSWORD}')}")
+    assert (facts.values, facts.unknown) == (plain.values, plain.unknown)
+    assert facts.values["cache.location"] == "redis://h:6379"
+
+
+def test_a_host_that_is_filled_in_leaves_the_place_unknown_and_no_more() -> None:
+    settings = {**REDIS, "host": "$REDIS_HOST", "serde": {"type": "fp8"}}
+    facts = read(f"lmcache server {adapter(**FOLDER, serde={'type': 'fp8'})} {filled_in(**settings)}")
+    assert "$REDIS_HOST" in reason(facts, "cache.location")
+    assert cache(facts) == {"connector": "lmcache-mp", "namespace": None, "chunk_size": 256, "serde": "fp8"}
+    assert facts.values["engine.args"] == {}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {**REDIS, "type": "$TYPE"},
+        {**REDIS, "key_prefix": "$PREFIX"},
+        {**REDIS, "host": "$(hostname)"},
+    ],
+)
+def test_more_than_a_host_that_is_filled_in_leaves_all_of_the_place_unknown(settings: dict[str, Any]) -> None:
+    facts = read(f"lmcache server {filled_in(**settings)}")
+    assert {"cache.location", "cache.serde"} <= dict(facts.unknown).keys()
+    assert not {"cache.location", "cache.serde"} & facts.values.keys()
+
+
+def beside_the_engine(store: dict[str, Any]) -> LaunchFacts:
+    """Read a pod in which LMCache's server runs beside the engine."""
     server = {
         "name": "store",
         "image": "lmcache/standalone:v0.5.6",
-        "command": ["lmcache", "server", "--l2-adapter", json.dumps(FOLDER)],
-        "volumeMounts": [mount],
+        "command": ["lmcache", "server", "--l2-adapter", json.dumps(store)],
+        "volumeMounts": [{"name": "kv", "mountPath": "/kv"}],
     }
     engine = {"name": "engine", "image": "vllm/vllm-openai:v0.33.0", "command": shlex.split(ENGINE)}
     spec = {"containers": [server, engine], "volumes": [{"name": "kv", "hostPath": {"path": "/mnt/kv"}}]}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec}
     (facts,) = read_launch([LaunchFile("pod.yaml", yaml.safe_dump(json.loads(json.dumps(pod))).encode())])
+    return facts
+
+
+@pytest.mark.parametrize(("host", "known"), [("$(NODE_IP)", True), ("{{ .Values.host }}", False)])
+def test_a_host_in_a_pod_that_is_filled_in(host: str, known: bool) -> None:
+    facts = beside_the_engine({**REDIS, "host": host, "serde": {"type": "fp8"}})
+    reason(facts, "cache.location")
+    assert (facts.values.get("cache.serde") == "fp8") is known  # a template may make anything of its text
+
+
+def test_a_sidecar_keeps_blocks_where_its_volume_is() -> None:
+    facts = beside_the_engine(FOLDER)
     assert facts.values["cache.location"] == "/mnt/kv"
     assert "container engine" in facts.source
 

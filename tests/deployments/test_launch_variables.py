@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 
 import pytest
@@ -74,6 +75,66 @@ def test_json_in_a_variable() -> None:
     config = {"kv_connector": "ExampleConnector", "kv_connector_extra_config": {"shared_storage_path": "/kv"}}
     text = f'CONFIG={shlex.quote(json.dumps(config))}\nvllm serve org/m --kv-transfer-config "$CONFIG"'
     assert read(text).values["cache.location"] == "/kv"
+
+
+def connected(connector: str, extra: dict[str, object], *more: str) -> LaunchFacts:
+    """Read a line whose connector's settings stand in double quotes, as where a shell is to fill something in."""
+    config = {"kv_connector": connector, "kv_role": "kv_both", "kv_connector_extra_config": extra}
+    quoted = json.dumps(config).replace("\\", "\\\\").replace('"', '\\"')
+    return read(" ".join(["vllm serve org/m --kv-transfer-config", f'"{quoted}"', *more]))
+
+
+def test_a_password_that_is_filled_in_hides_nothing_but_itself() -> None:
+    extra = {"lmcache.remote_url": "redis://:${REDIS_PASSWORD}@cache-1:6379/0", "lmcache.chunk_size": 64}
+    facts = connected("LMCacheConnectorV1", extra)
+    plain = connected("LMCacheConnectorV1", {**extra, "lmcache.remote_url": "redis://cache-1:6379/0"})
+    assert facts.values == plain.values
+    assert facts.unknown == plain.unknown
+    assert facts.values["cache.location"] == "redis://cache-1:6379/0"
+    assert "REDIS_PASSWORD" not in repr(facts.values)
+
+
+@pytest.mark.parametrize(
+    ("connector", "extra", "known", "unknown"),
+    [
+        ("LMCacheConnectorV1", {"lmcache.remote_url": "redis://$HOST_IP:6379/0"}, "lmcache", "cache.location"),
+        ("LMCacheConnectorV1", {"lmcache.chunk_size": "${CHUNK}"}, "lmcache", "cache.chunk_size"),
+        ("LMCacheMPConnector", {"lmcache.mp.host": "tcp://$HOST_IP"}, "lmcache-mp", "engine.args"),
+        ("ExampleConnector", {"shared_storage_path": "/kv/$POD"}, "vllm-example", "cache.location"),
+    ],
+)
+def test_an_address_that_is_filled_in_leaves_the_connector_known(
+    connector: str, extra: dict[str, object], known: str, unknown: str
+) -> None:
+    facts = connected(connector, extra)
+    assert facts.values["cache.connector"] == known
+    assert "which the shell fills in" in dict(facts.unknown)[unknown] or "is set to $" in dict(facts.unknown)[unknown]
+    assert unknown not in facts.values
+    assert not [value for value in facts.values.values() if "$" in repr(value)]
+    (key, value), *_ = extra.items()
+    settled = connected(connector, {key: re.sub(r"\$\{?\w+\}?", "9", str(value))})
+    assert settled.values.keys() - facts.values.keys() == {unknown}
+
+
+@pytest.mark.parametrize(
+    ("connector", "extra", "more"),
+    [
+        ("$CONNECTOR", {"shared_storage_path": "/kv"}, ()),  # the connector itself
+        ("LMCacheConnectorV1", {"lmcache.remote_url": "redis://$(ip):6379"}, ()),  # what a command prints
+        ("LMCacheConnectorV1", {"lmcache.remote_url": "redis://${HOST%.*}:6379"}, ()),
+        ("LMCacheConnectorV1", {"$KEY": "redis://cache-1:6379"}, ()),  # what is set
+        ("OffloadingConnector", {"spec_name": "$SPEC", "secondary_tiers": [{"type": "fs", "root_dir": "/kv"}]}, ()),
+        ("MooncakeStoreConnector", {"cache_prefix": "a", "more": "$MORE"}, ()),
+        ("LMCacheConnectorV1", {"lmcache.remote_url": "redis://$H:1"}, ("--kv-offloading-size", "1")),
+        ("LMCacheConnectorV1", {"lmcache.remote_url": "redis://$H:1"}, ("$MORE_FLAGS",)),
+    ],
+)
+def test_what_may_be_more_than_an_address_leaves_the_store_unknown(
+    connector: str, extra: dict[str, object], more: tuple[str, ...]
+) -> None:
+    facts = connected(connector, extra, *more)
+    assert not [path for path in facts.values if path.startswith("cache.")]
+    assert {"cache.connector", "cache.location", "engine.args"} <= dict(facts.unknown).keys()
 
 
 def test_no_secret_gets_out_through_a_variable() -> None:
