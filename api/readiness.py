@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvgate.inputs import hash_file, load_manifest, sidecar_path
+from kvgate.probes.completions.replicas import NOT_TOLD, SEVERAL, Seen, together
+from kvgate.probes.completions.server import answering_server, open_client
 from kvgate.probes.readiness.items import Item, Readiness, compared, shown, unknown_names
 from kvgate.rules.errors import InputError, UsageError
 from kvgate.rules.manifest import Manifest
@@ -39,7 +41,31 @@ SETTINGS = (
 )
 """Settings that keys or stored bytes depend on and that an engine may tell, by manifest path."""
 
+UNTOLD = (
+    "model.config",
+    "model.quantization",
+    "model.code",
+    "model.processor",
+    "precision.kv_scales",
+    "parallelism.expert",
+    "parallelism.data",
+    "engine.accelerator",
+    "engine.image",
+    "engine.packages",
+    "engine.attention_backend",
+    "engine.kv_layout",
+    "engine.speculative",
+    "engine.prefix_hash.seed",
+    "cache.version",
+    "cache.location",
+    "cache.chunk_size",
+    "cache.serde",
+)
+"""The same, of which no engine tells enough: of the configuration only what is laid over it."""
+
 _DERIVED = re.compile(rf"{PREFIX}[a-z2-7]{{32}}")
+_LONGEST = 200  # characters of a server's words
+_DEEPEST = 20  # levels of what is laid over a configuration
 _ABSENT_IS_TOLD = frozenset({"cache.connector"})  # that there is no store is an answer
 _NOTHING_BY_DEFAULT = frozenset({"model.revision", "cache.namespace"})  # no default of an engine sets them
 # vllm/config/cache.py, 0.32.0: CacheConfig.prefix_caching_hash_algo.
@@ -74,11 +100,14 @@ def verify_worker(
     """
     record = read_record(Path(path))
     manifest = _approved(record, str(path))
+    before = _who(endpoint, key)
     items = [
         _decision(record),
         *settings_of(manifest, endpoint, key),
+        _untold(manifest),
         _weights(manifest, endpoint, key, progress),
         _tokens(manifest, endpoint, key, corpora, progress),
+        _process(endpoint, key, before),
     ]
     if wrong := unknown_names(unasked, items):
         raise UsageError(f"there is no item {wrong[0]!r}", where="--unasked", hint="the report names them")
@@ -111,7 +140,72 @@ def settings_of(manifest: Manifest, endpoint: str, key: str | None = None) -> li
     from kvgate.deployments.running import ask_running
 
     running = ask_running(endpoint, key)
-    return [*_names(manifest, running), *(_setting(manifest, path, running) for path in SETTINGS)]
+    return [
+        *_names(manifest, running),
+        *(_setting(manifest, path, running) for path in SETTINGS),
+        _overrides(manifest, running),
+    ]
+
+
+def _overrides(manifest: Manifest, running: Running) -> Item:
+    """Compare what the server lays over the checkpoint's configuration with the approved effective one."""
+    name, said = "model.config.overrides", running.overrides
+    if said is None or not manifest.knows("model.config"):
+        known = manifest.knows("model.config")
+        why = _silence("", running) if known else "the approved manifest does not know its configuration"
+        return Item(name, "not asked", why)
+    effective = manifest.data["model"]["config"] or {}
+    other: dict[str, Any] = {}
+    absent = []
+    for path, value in _leaves(said.value):
+        held = _held(effective, path)
+        if held is _NOT_THERE:
+            absent.append(".".join(path))
+        elif held != value:
+            other[".".join(path)] = held
+    if other:
+        return compared(name, other, said.value, said.where, equal=False)
+    if absent:
+        return Item(name, "not asked", f"the approved configuration calls {absent[0][:200]} by another name", "")
+    return compared(name, said.value, said.value, f"{said.where}: as in the approved configuration", equal=True)
+
+
+_NOT_THERE = object()
+
+
+def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if isinstance(value, Mapping) and len(path) < _DEEPEST:
+        for key, each in value.items():
+            yield from _leaves(each, (*path, str(key)))
+    else:
+        yield path, value
+
+
+def _held(config: Any, path: tuple[str, ...]) -> Any:
+    for key in path:
+        if not isinstance(config, Mapping) or key not in config:
+            return _NOT_THERE
+        config = config[key]
+    return config
+
+
+def _untold(manifest: Manifest) -> Item:
+    """List what was approved and is told by no server."""
+    known = [path for path in UNTOLD if manifest.knows(path)]
+    return Item("untold", "not asked", f"no server tells whether it is as approved: {', '.join(known)}")
+
+
+def _who(endpoint: str, key: str | None) -> Seen:
+    with open_client(endpoint, key) as client:
+        return answering_server(client).look()
+
+
+def _process(endpoint: str, key: str | None, before: Seen) -> Item:
+    """Say whether one process gave all the answers."""
+    seen = together([before, _who(endpoint, key)])
+    if seen.one:
+        return Item("process", "same", "one process answered, from the first question to the last")
+    return Item("process", "not asked", SEVERAL if seen.several else NOT_TOLD)
 
 
 def _setting(manifest: Manifest, path: str, running: Running) -> Item:
@@ -213,7 +307,10 @@ def _adapters(manifest: Manifest, said: Said | None, running: Running) -> Item:
         why = _silence("", running) if said is None else "the approved manifest does not know them"
         return Item("adapters", "not asked", why)
     approved = sorted(one["name"] for one in manifest.data.get("adapters") or () if not one.get("removed"))
-    return compared("adapters", approved, said.value, f"{said.where}: by name", equal=approved == said.value)
+    if approved and approved == said.value:
+        why = f"{said.where}: the names are those approved, and what they stand for is not told"
+        return Item("adapters", "not asked", why, shown(approved), shown(said.value))
+    return compared("adapters", approved, said.value, said.where, equal=approved == said.value)
 
 
 def _weights(manifest: Manifest, endpoint: str, key: str | None, progress: Progress) -> Item:
@@ -263,7 +360,7 @@ def _tokens(
 ) -> Item:
     """Have the server tokenize what the manifest's snapshot was taken of, and compare the ids."""
     from kvgate.corpora.conversations.corpus import DIAGNOSTIC, load_corpus
-    from kvgate.corpora.endpoints.asking import snapshot_endpoint
+    from kvgate.corpora.endpoints.asking import NOT_ASKED, snapshot_endpoint
     from kvgate.corpora.endpoints.client import Client
     from kvgate.corpora.snapshots.comparison import compare_snapshots
     from kvgate.corpora.snapshots.snapshot import open_snapshot
@@ -293,6 +390,18 @@ def _tokens(
     if found.divergent:
         first = found.divergences.first[0].id
         return compared("tokens", "as saved", f"{found.divergent} others, {first} first", where, equal=False)
+    one_sided = [one for one in found.unexamined.first if (one.old is None) != (one.new is None)]
+    open_ = [one for one in one_sided if (one.old or one.new or ("",))[0] == NOT_ASKED]
+    for one in one_sided:
+        if one in open_:
+            continue
+        said = ": ".join(filter(None, one.old or one.new or ()))[:_LONGEST]
+        does = "refuses" if one.old is None else "renders"
+        other = "was rendered" if one.old is None else "was refused"
+        what = f"{does} {one.id}, which {other} when it was approved ({said})"
+        return compared("tokens", "as saved", what, where, equal=False)
     if not found.examined:
         return Item("tokens", "not asked", "no conversation was tokenized on both sides")
+    if left := len(open_) + found.only_old.count + found.only_new.count:
+        return Item("tokens", "not asked", f"{left} conversations were rendered on one side alone", "as saved")
     return compared("tokens", "as saved", "as saved", where, equal=True)

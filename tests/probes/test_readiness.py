@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -18,11 +19,12 @@ from kvgate.corpora.endpoints.client import Client
 from kvgate.probes.readiness.items import Item, Readiness
 from tests.cli.conftest import MakeManifest, Ran, Run
 from tests.corpora.engine_server import RECORDED, Engine, recorded, serving
-from tests.deployments.running_server import VLLM_LINE, Answers, telling, vllm_answers
+from tests.deployments.running_server import ROPE, VLLM_LINE, Answers, telling, vllm_answers
 
 APPROVED: dict[str, Any] = {
     "model.id": "/models/support",
     "model.served_name": "support",
+    "model.config.rope_parameters": ROPE["rope_parameters"],
     "model.revision": None,
     "engine.name": "vllm",
     "engine.version": "0.33.0",
@@ -39,7 +41,8 @@ APPROVED: dict[str, Any] = {
     "cache.namespace": "/kv/support",
 }
 CORPUS = str(RECORDED / "conversations.jsonl")
-UNASKED = ("--unasked", "weights", "--unasked", "tokens")
+OPEN = ("weights", "tokens", "process", "untold", "adapters")
+UNASKED = tuple(word for name in OPEN for word in ("--unasked", name))
 
 
 @pytest.fixture
@@ -70,10 +73,8 @@ def verified(run: Run, record: str, answers: Answers, *options: str) -> tuple[Ra
 def test_a_worker_that_is_what_was_approved(run: Run, approved: Approved) -> None:
     assert VLLM_LINE  # what starts it
     ran, items = verified(run, approved(), vllm_answers(), *UNASKED)
-    assert {name: item["state"] for name, item in items.items() if item["state"] != "same"} == {
-        "weights": "not asked",
-        "tokens": "not asked",
-    }
+    left = {name: item["state"] for name, item in items.items() if item["state"] != "same"}
+    assert left == dict.fromkeys(OPEN, "not asked")
     assert (ran.code, json.loads(ran.out)["state"]) == (0, "ready")
     assert items["cache.namespace"]["found"] == "/kv/support"
 
@@ -84,7 +85,7 @@ def test_what_cannot_be_asked_is_listed_and_never_passes(run: Run, approved: App
     assert (ran.code, json.loads(ran.out)["state"]) == (11, "cannot tell")
     with up(vllm_answers()) as engine:
         text = run("record", "verify", record, "--endpoint", engine.url, *UNASKED).out
-    assert "COULD NOT BE ASKED (2)" in text
+    assert "COULD NOT BE ASKED (5)" in text
     assert "accepted without an answer" in text
     answers = vllm_answers()
     del answers["/server_info?config_format=json"]  # a production server
@@ -100,6 +101,7 @@ def test_what_cannot_be_asked_is_listed_and_never_passes(run: Run, approved: App
     [
         ("model.id", "/models/other"),
         ("model.served_name", "other"),
+        ("model.config.rope_parameters", {**ROPE["rope_parameters"], "factor": 8.0}),
         ("engine.version", "0.32.0"),
         ("engine.block_size", 48),
         ("engine.block_size", 8),
@@ -119,7 +121,7 @@ def test_every_difference_fails_and_is_named(run: Run, approved: Approved, path:
     assert (ran.code, json.loads(ran.out)["state"]) == (10, "not ready")
     different = {name for name, item in items.items() if item["state"] == "differs"} - {"record"}
     assert len(different) == 1
-    assert different.pop().startswith(path)
+    assert different.pop().startswith(path.removesuffix(".rope_parameters"))
 
 
 @pytest.mark.parametrize("path", ["engine.block_size", "precision.kv_cache", "cache.namespace", "engine.version"])
@@ -132,6 +134,42 @@ def test_what_was_not_known_when_it_was_approved_is_not_confirmed(run: Run, appr
     run("check", "new.yaml", "new.yaml", "-o", "json=record.json", "--no-config", "-q", "--accept", "new-namespace")
     _, items = verified(run, name, vllm_answers(), *UNASKED)
     assert (items[path]["state"], items[path]["why"]) == ("not asked", "the approved manifest does not know it")
+
+
+@pytest.mark.parametrize(
+    ("laid_over", "state"),
+    [({}, "same"), ({"rope_scaling": ROPE["rope_parameters"]}, "not asked"), (None, "not asked")],
+)
+def test_what_is_laid_over_a_configuration_is_compared(
+    run: Run, approved: Approved, laid_over: Any, state: str
+) -> None:
+    """That nothing is laid over it says nothing of the configuration itself: it is listed with what nobody tells."""
+    answers = vllm_answers()
+    answers["/server_info?config_format=json"]["vllm_config"]["model_config"]["hf_overrides"] = laid_over
+    ran, items = verified(run, approved(), answers, *UNASKED)
+    assert items["model.config.overrides"]["state"] == state
+    assert "model.config, " in items["untold"]["why"]
+    assert ran.code == (0 if state == "same" else 11)
+
+
+@pytest.mark.parametrize(("started", "state"), [((1.5,), "same"), ((1.5, 2.5), "not asked"), ((), "not asked")])
+def test_one_process_gives_all_the_answers(
+    run: Run, approved: Approved, started: tuple[float, ...], state: str
+) -> None:
+    answers, turns = vllm_answers(), itertools.count()
+    text = answers.pop("/metrics")
+
+    def answer(method: str, path: str, body: Any) -> Any:
+        if path != "/metrics":
+            return telling(answers)(method, path, body)
+        line = f"process_start_time_seconds {started[next(turns) % len(started)]}\n" if started else ""
+        return 200, text + line
+
+    with serving(Engine(answer)) as engine:
+        ran = run("record", "verify", approved(), "--endpoint", engine.url, "-o", "json", *UNASKED)
+    item = next(one for one in json.loads(ran.out)["items"] if one["name"] == "process")
+    assert item["state"] == state, item
+    assert ("several processes" in item["why"]) is (len(started) > 1)
 
 
 def test_a_kv_type_that_follows_the_compute_type_is_told_by_it(run: Run, approved: Approved) -> None:
@@ -221,18 +259,26 @@ def test_what_its_workers_hold_is_compared_rank_by_rank(
 
 
 @pytest.mark.parametrize(
-    ("options", "shift", "state"),
-    [((CORPUS,), 0, "same"), ((CORPUS,), 1, "differs"), ((), 0, "not asked")],
+    ("options", "shift", "refuses", "state"),
+    [
+        ((CORPUS,), 0, 0, "same"),
+        ((CORPUS,), 1, 0, "differs"),
+        ((CORPUS,), 0, 1, "differs"),  # a template that raises where the approved one rendered is another one
+        ((), 0, 0, "not asked"),
+    ],
 )
 def test_what_it_makes_of_the_corpus_is_compared(
-    run: Run, approved: Approved, tmp_path: Path, options: tuple[str, ...], shift: int, state: str
+    run: Run, approved: Approved, tmp_path: Path, options: tuple[str, ...], shift: int, refuses: int, state: str
 ) -> None:
     _, answer = recorded("vllm-0.32.0.json")
+    asked = itertools.count()
 
     def shifted(method: str, path: str, body: Any) -> Any:
         if path == "/collective_rpc":
             return 404, {"detail": "Not Found"}
         status, data = answer(method, path, body)
+        if isinstance(data, dict) and "tokens" in data and next(asked) < refuses:
+            return 400, {"error": {"message": "no system messages here"}}
         if isinstance(data, dict) and "tokens" in data:
             data = {**data, "tokens": [token + shift for token in data["tokens"]]}
         return status, data
