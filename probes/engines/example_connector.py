@@ -5,8 +5,7 @@ Source: vllm 0.32.0 wheel, distributed/kv_transfer/kv_connector/v1/example_conne
 
 from __future__ import annotations
 
-import json
-import struct
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +16,7 @@ from kvgate.rules.manifest import Manifest
 from kvgate.stores.keys.stored import Request
 
 _ID = "vllm-example"
-_HEADER = 1 << 16  # bytes of a file's header that are read; one with one tensor takes a hundred
+_HEADER = 1 << 16  # bytes in front of a file's numbers; a hundred are enough for one tensor
 _DTYPES: Mapping[str, str] = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 
@@ -75,35 +74,30 @@ def _kept(request: Request, block: int) -> int:
 def _layer(data: bytes, layout: Layout) -> Any:
     """Return what one file holds, (plane, token, number).
 
-    The format is that of safetensors 0.6: the length of a JSON header, the header, the numbers.
-
     Raises:
         UnlikeError: it is no such file, or holds something else.
 
     """
+    from safetensors import SafetensorError, deserialize
+
     try:
-        (length,) = struct.unpack_from("<Q", data)
-        if length > _HEADER:
-            raise UnlikeError("a header of another kind")
-        header = json.loads(data[8 : 8 + length])
-        tensor = header["kv_cache"]
-        (start, end), shape, dtype = tensor["data_offsets"], tensor["shape"], tensor["dtype"]
-    except (struct.error, ValueError, KeyError, TypeError):
-        raise UnlikeError("no safetensors file with one tensor of KV") from None
-    if dtype != _DTYPES[layout.dtype]:
-        raise UnlikeError(f"{dtype}, and not {layout.dtype}")
-    tokens = _tokens(shape, layout)
-    if tokens is None or start != 0 or end != len(data) - 8 - length:
-        raise UnlikeError(f"a tensor of {shape}")
-    return layout.array(data[8 + length :], (layout.planes, tokens, layout.width))
+        tensors = dict(deserialize(data))
+    except SafetensorError:
+        raise UnlikeError("no safetensors file") from None
+    if tensors.keys() != {"kv_cache"}:
+        raise UnlikeError("not one tensor of KV")
+    tensor = tensors["kv_cache"]
+    if tensor["dtype"] != _DTYPES[layout.dtype]:
+        raise UnlikeError(f"{tensor['dtype']}, and not {layout.dtype}")
+    tokens = _tokens(tensor["shape"], layout)
+    if tokens is None:
+        raise UnlikeError(f"a tensor of {tensor['shape']}")
+    return layout.array(bytes(tensor["data"]), (layout.planes, tokens, layout.width))
 
 
-def _tokens(shape: Sequence[Any], layout: Layout) -> int | None:
+def _tokens(shape: Sequence[int], layout: Layout) -> int | None:
     """Return how many tokens a tensor of this shape holds; ``None`` where it is of another layout."""
-    planes, rest = (shape[0], shape[1:]) if layout.planes > 1 else (1, shape)
-    if planes != layout.planes or not rest or not all(type(one) is int and one > 0 for one in rest):
+    planes, rest = (shape[:1], shape[1:]) if layout.planes > 1 else ([1], shape)
+    if list(planes) != [layout.planes] or not rest or math.prod(rest[1:]) != layout.width:
         return None
-    width = 1
-    for one in rest[1:]:
-        width *= one
-    return rest[0] if width == layout.width else None
+    return rest[0]
