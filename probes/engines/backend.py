@@ -102,12 +102,15 @@ class VllmBackend:
         name = "foreign" if start.foreign else "old" if is_old else "new"
         if name not in self._engines:
             self._start(name, is_old=is_old)
+        side = self._pair.old if is_old else self._pair.new
         engine = Engine(
             self._program(old=is_old),
             name,
             self._connector(old=is_old),
-            lambda: self._start(name, is_old=is_old),
-            self._folders is not None,
+            restart=lambda: self._start(name, is_old=is_old),
+            real=self._folders is not None,
+            computes=side.dtype,
+            saves=side.saved,
         )
         filled = start.instead_of is self._old or start.deployment is self._old
         return EngineWorker(engine, start, self._connector(old=filled) if filled is is_old or self._alike() else None)
@@ -182,17 +185,16 @@ class VllmBackend:
             self._connectors[key] = LMCacheServer(program, int(side.value("cache.chunk_size")), places)
         return self._connectors[key]
 
-    def _start(self, name: str, *, is_old: bool) -> None:
-        manifest, stands = (self._old, self._pair.old) if is_old else (self._new, self._pair.new)
+    def _start(self, name: str, called: str, *, is_old: bool) -> None:
+        stands = self._pair.old if is_old else self._pair.new
         program, connector = self._program(old=is_old), self._connector(old=is_old)
         folder = program.folder(name)
-        model = checkpoint_name(manifest)
         if self._folders is None or name == "foreign":
-            write_stand_in(self._child(), stands, folder / model, foreign=name == "foreign")
+            write_stand_in(self._child(), stands, folder / called, foreign=name == "foreign")
         else:
-            link_checkpoint(self._folders.old if is_old else self._folders.new, stands, folder / model)
+            link_checkpoint(self._folders.old if is_old else self._folders.new, stands, folder / called)
         launch = self._launches[0 if is_old else 1]
         transfer = json.dumps(connector.transfer)
-        arguments = [*launch.arguments, "--model", model, "--kv-transfer-config", transfer, *_LAST]
+        arguments = [*launch.arguments, "--model", called, "--kv-transfer-config", transfer, *_LAST]
         program.start(name, arguments, folder, launch.environment)
         self._engines.add(name)

@@ -81,7 +81,7 @@ def _layer(data: bytes, layout: Layout) -> Any:
     from safetensors import SafetensorError, deserialize
 
     try:
-        tensors = dict(deserialize(data))
+        tensors = dict(deserialize(data))  # type: ignore[no-untyped-call]
     except SafetensorError:
         raise UnlikeError("no safetensors file") from None
     if tensors.keys() != {"kv_cache"}:

@@ -207,7 +207,8 @@ class _Engine:
         """Say what lies in the engine's own cache, which is how it is stored."""
         ranks = self._engine.collective_rpc(_caches)
         config = self._engine.llm_engine.vllm_config
-        return {"block": config.cache_config.block_size, "ranks": len(ranks), **ranks[0]}
+        dtype = str(config.model_config.dtype).removeprefix("torch.")
+        return {"block": config.cache_config.block_size, "dtype": dtype, "ranks": len(ranks), **ranks[0]}
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """Answer one prompt and forget it: what is cached for the next one comes out of the store."""

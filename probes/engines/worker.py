@@ -30,6 +30,8 @@ class Engine:
         connector: that it stores with.
         restart: starts it again.
         real: whether it has the deployment's own weights.
+        computes: the number format in which it should.
+        saves: that in which it should keep KV.
 
     """
 
@@ -38,6 +40,14 @@ class Engine:
     connector: Connector
     restart: Callable[[], None]
     real: bool
+    computes: str
+    saves: str
+
+    def layout(self) -> Layout | None:
+        """Return how it keeps KV; ``None`` where that is not known here, or not what the manifest says."""
+        told = self.program.caches(self.name)
+        found = layout_from(told)
+        return found if found is not None and (told["dtype"], found.dtype) == (self.computes, self.saves) else None
 
     def ask(self, request: Request, tokens: int, *, skip: bool = False, keep: bool = False) -> Generation:
         """Have it answer; see :meth:`kvgate.probes.engines.program.Program.generate`."""
@@ -58,14 +68,14 @@ class EngineWorker:
         self._engine, self._start, self._filler = engine, start, filler
         self._layout: Layout | None = None
         if start.fills:
-            self._put(start.store)
+            self._put(start.store, keeps=True)
 
     def generate(self, prompt: Prompt, tokens: int) -> Generation:
         """Answer a prompt; see :class:`kvgate.probes.rehearsal.backend.Worker`."""
         start, connector = self._start, self._engine.connector
         request = self._request(prompt)
         if not start.fills:
-            self._put(start.store)  # each time anew: what it wrote for the prompt before is no old entry
+            self._put(start.store, keeps=False)  # each time anew: what it wrote for the prompt before is no old entry
         skip = start.boundary == "no-reuse"
         if skip:  # LMCache looks up all the same, and keeps what it finds locked (0.5.6): under this it finds nothing
             request = Request(request.token_ids, salt=f"kvgate-{secrets.token_hex(8)}")
@@ -87,13 +97,13 @@ class EngineWorker:
         """
         if self._filler is None:
             return None
-        layout = self._layout = self._layout or layout_from(self._engine.program.caches(self._engine.name))
+        layout = self._layout = self._layout or self._engine.layout()
         if layout is None:
             return None
         if len(prompt.token_ids) * layout.token_bytes * len(layout.layers) > _MOST:
             return None
         owner = self._owner()
-        self._put(self._start.store)
+        self._put(self._start.store, keeps=False)
         filed = prompt.filed if owner is not self._start.deployment and prompt.filed is not None else prompt
         request = Request(self._ids(filed), salt=carried_salt(owner, filed.salt))
         stored: list[Stretch] | None
@@ -113,7 +123,7 @@ class EngineWorker:
 
     def _computed(self, prompt: Prompt, layout: Layout) -> list[Stretch]:
         """Return what the engine stores for a prompt that it computes whole."""
-        self._put(_EMPTY)
+        self._put(_EMPTY, keeps=False)
         request = self._own_request(prompt)
         if self._engine.ask(request, 1).cached:
             raise CannotStageError("an empty store was not empty")
@@ -123,7 +133,7 @@ class EngineWorker:
         """Return the same for a prompt whose first half is there already; ``None`` where it was not made use of."""
         deployment = self._start.deployment
         unit = unit_of(deployment)
-        self._put(_EMPTY)
+        self._put(_EMPTY, keeps=False)
         request = self._own_request(prompt)
         first = request.token_ids[: max(1, len(request.token_ids) // 2 // unit) * unit]
         self._engine.ask(Request(first, salt=request.salt), 1, keep=True)
@@ -139,10 +149,10 @@ class EngineWorker:
         except UnlikeError as error:
             raise CannotStageError(f"what the engine stores is not what its own cache is like: {error}") from None
 
-    def _put(self, store: str) -> None:
+    def _put(self, store: str, *, keeps: bool) -> None:
         """Put a store in place under the connector, as it was left."""
         connector = self._engine.connector
-        connector.places.put(store, str(self._owner().value("cache.location")), keeps=self._start.fills)
+        connector.places.put(store, str(self._owner().value("cache.location")), keeps=keeps)
         connector.forget()
 
     def _owner(self) -> Manifest:
