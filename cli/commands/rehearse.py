@@ -65,6 +65,16 @@ def rehearse(
         list[Path] | None,
         typer.Option(metavar="FOLDER", help="vllm: in front of its search path. Repeatable.", show_default=False),
     ] = None,
+    old_engine_python: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PYTHON", help="vllm: the one that has OLD's vLLM. [default: the same]", show_default=False
+        ),
+    ] = None,
+    old_engine_path: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FOLDER", help="vllm: in front of its search path. Repeatable.", show_default=False),
+    ] = None,
     redis_server: Annotated[
         Path | None,
         typer.Option(metavar="PROGRAM", help="vllm: what a store in a Redis is staged with.", show_default=False),
@@ -124,11 +134,11 @@ def rehearse(
     from kvgate.cli.progress import shown
     from kvgate.cli.rehearsing import Options, make_backend, refuse_unusable
     from kvgate.inputs import load_manifest
+    from kvgate.probes.rehearsal.claims import asks_of
     from kvgate.probes.rehearsal.evidence import evidence_of
     from kvgate.probes.rehearsal.rehearse import Size
     from kvgate.probes.rehearsal.rehearse import rehearse as run
     from kvgate.probes.rehearsal.seen import Rehearsal
-    from kvgate.probes.rehearsal.staging import claim_of
     from kvgate.rules.canonical import canonical_json
     from kvgate.rules.errors import UsageError
 
@@ -150,6 +160,8 @@ def rehearse(
     options = Options(
         python=engine_python,
         folders=tuple(engine_path or ()),
+        old_python=old_engine_python,
+        old_folders=tuple(old_engine_path or ()),
         redis=redis_server,
         launches=(old_launch, new_launch),
         endpoints=(old_endpoint, new_endpoint, control_endpoint),
@@ -169,7 +181,7 @@ def rehearse(
     if output is not None:
         refuse_overwriting(_paths(output), [Path(one.source) for one in (first, second)])
     # First of all, so that a run that is interrupted leaves no earlier proof standing for itself.
-    write(Rehearsal(claim_of(first, second), "not-run", "it did not come to an end"))
+    write(Rehearsal(asks_of(first, second).claim, "not-run", "it did not come to an end"))
     with shown(quiet=quiet, no_color=no_color) as progress:
         rendered = _rendered(first, second)
         folders = None

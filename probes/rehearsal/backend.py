@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
+from kvgate.probes.evaluation.own_words import Encode
 from kvgate.rules.manifest import Manifest
 
 Boundary = Literal["in-force", "removed", "no-reuse"]
@@ -183,3 +184,16 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """End every worker and remove every store. Must not raise, and may be called twice."""
+
+
+@runtime_checkable
+class Speaks(Protocol):
+    """A back end that has the tokenizers of the models that answer."""
+
+    def words(self) -> tuple[Encode, Encode] | None:
+        """Return both sides' tokenizers; ``None`` where stand-ins answer.
+
+        Raises:
+            CannotStageError: there is none, or it cannot be built here.
+
+        """

@@ -18,12 +18,20 @@ from kvgate.rules.evidence import Coverage, Evidence, Kind, State, subject_of
 from kvgate.rules.manifest import Manifest
 from kvgate.rules.pack import shipped_pack
 from kvgate.rules.profile import cover
+from kvgate.rules.shown import Entries, Ran, Shown
 
 _NOISE = 4.0  # how much further off than its own noise KV must be before it counts as other KV
 
 
 def evidence_of(
-    old: Manifest, new: Manifest, rehearsal: Rehearsal, *, backend: str, tools: Mapping[str, str], command: str | None
+    old: Manifest,
+    new: Manifest,
+    rehearsal: Rehearsal,
+    *,
+    backend: str,
+    tools: Mapping[str, str],
+    command: str | None,
+    refutations: Sequence[Evidence] = (),
 ) -> tuple[Evidence, Evidence]:
     """Return what a rehearsal showed: ``isolation`` and ``kv-equivalence``, bound to both deployments.
 
@@ -34,6 +42,7 @@ def evidence_of(
         backend: the name of what ran them.
         tools: versions of kvgate and the like.
         command: what reproduces it.
+        refutations: of these deployments, that were made before; each is named as answered by what answers it.
 
     """
     ground = rehearsal.ground
@@ -49,7 +58,7 @@ def evidence_of(
         "control": _part(rehearsal.control),
         "isolation": _part(rehearsal.isolation),
         "equivalence": _part(rehearsal.equivalence),
-        "tenants": _part(rehearsal.tenants),
+        "between_tenants": _part(rehearsal.tenants),
         "mistakes": [{"id": one.id, "what": one.what} for one in rehearsal.mistakes],
     }
     if ground and (tolerance := tolerance_for(ground.precision)) is not None:
@@ -59,8 +68,8 @@ def evidence_of(
         missing=dict(sorted(rehearsal.missing.items())),
     )
 
-    def made(kind: Kind, state: State, reason: str, told: Mapping[str, JsonValue]) -> Evidence:
-        return Evidence(
+    def made(kind: Kind, state: State, reason: str, of: Sequence[Entries], told: Mapping[str, JsonValue]) -> Evidence:
+        found = Evidence(
             schema="kvgate/evidence/v1",
             kind=kind,
             state=state,
@@ -69,14 +78,35 @@ def evidence_of(
             coverage=coverage,
             tools=dict(sorted(versions.items())),
             figures=dict(told),
+            shown=_shown(rehearsal, backend, of),
             reason=reason,
             command=command,
         )
+        answered = [one.digest for one in refutations if found.why_no_answer(one) is None]
+        return found.model_copy(update={"supersedes": answered})
 
     state, reason = kv_state(old, new, rehearsal)
+    compared: tuple[Entries, ...] = ("old-entries",) if state in ("proved", "refuted") else ()
     return (
-        made("isolation", rehearsal.state, rehearsal.reason, figures),
-        made("kv-equivalence", state, reason, {**_shared(figures), "layers": _layers(rehearsal.layers)}),
+        made("isolation", rehearsal.state, rehearsal.reason, rehearsal.of, figures),
+        made("kv-equivalence", state, reason, compared, {**_shared(figures), "layers": _layers(rehearsal.layers)}),
+    )
+
+
+_RAN: Mapping[str, Ran] = {"launch files": "launch-files", "running servers": "servers"}
+
+
+def _shown(rehearsal: Rehearsal, backend: str, of: Sequence[Entries]) -> Shown | None:
+    ground = rehearsal.ground
+    if ground is None:
+        return None
+    return Shown(
+        where="scratch",
+        of=list(of) or None,
+        model=ground.model,
+        ran=_RAN.get(ground.procedure, "model" if backend == "embedded" else "engine"),
+        differences=sorted(rehearsal.staged),
+        prompts=rehearsal.asked,
     )
 
 

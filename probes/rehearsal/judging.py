@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from kvgate.probes.rehearsal.backend import Ground, LayerError
 from kvgate.probes.rehearsal.mistakes import Mistake, name_mistakes
-from kvgate.probes.rehearsal.seen import NOT_RUN, Claim, Hit, Part, Rehearsal
+from kvgate.probes.rehearsal.seen import NOT_RUN, Claim, Hit, Part, Rehearsal, Request
+from kvgate.rules.discharge import TOKEN_DIMENSIONS
 from kvgate.rules.evidence import State
 from kvgate.rules.manifest import Manifest
 from kvgate.rules.shown import Entries
@@ -41,11 +42,14 @@ class Observed:
         tenants: between two tenants; ``None`` where neither deployment keeps any apart.
         lacking: of ``control``, ``own`` and ``tenants``, those that a back end has no way to, and why.
         tolerance: below which answers do not differ, in nats.
+        alike: requests that are the same tokens on both sides.
+        unstaged: dimensions that ask for separation, and whose difference was not there.
         layers: stored KV against computed KV.
         ground: what it was staged on.
         staged: dimensions whose difference was really there.
         missing: what was not, and why.
         asked: how many prompts there were.
+        because: dimensions that the claim rests on.
 
     """
 
@@ -56,11 +60,19 @@ class Observed:
     tenants: Tenants | None
     lacking: Mapping[str, str]
     tolerance: float
+    alike: frozenset[Request] = frozenset()
+    unstaged: tuple[str, ...] = ()
     layers: tuple[LayerError, ...] | None = None
     ground: Ground | None = None
     staged: Mapping[str, str] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
     asked: int = 0
+    because: tuple[str, ...] = ()
+
+    @property
+    def planted(self) -> set[str]:
+        """Dimensions whose difference makes an old entry wrong."""
+        return set(self.staged) - {"cache.tenancy"}
 
 
 def judge(old: Manifest, new: Manifest, observed: Observed) -> Rehearsal:
@@ -73,7 +85,7 @@ def judge(old: Manifest, new: Manifest, observed: Observed) -> Rehearsal:
         if hit.wrong or (observed.claim == "separate" and hit.cached and hit.key in must_not)
     ]
     control = _control(observed, must_not)
-    isolation = _isolation(observed, stale)
+    isolation = _isolation(observed, stale, must_not)
     equivalence = _equivalence(observed)
     tenants = NOT_RUN if observed.tenants is None else _tenants(observed.tenants, observed.lacking)
     wrong = _wrong(observed, stale)
@@ -102,13 +114,14 @@ def judge(old: Manifest, new: Manifest, observed: Observed) -> Rehearsal:
         observed.missing,
         observed.asked,
         wrong if state == "refuted" else _right(observed) if state == "proved" else (),
+        observed.because,
     )
 
 
-def _control(observed: Observed, must_not: set[tuple[str, str | None]]) -> Part:
+def _control(observed: Observed, must_not: set[Request]) -> Part:
     hits = observed.control
     crossed = () if observed.tenants is None else observed.tenants.unguarded
-    planted = set(observed.staged) - {"cache.tenancy"}
+    planted = observed.planted
     reuse = observed.claim == "reuse"
     if must_not:
         where = "other weights planted under its names" if reuse else "the boundary taken away"
@@ -125,7 +138,7 @@ def _control(observed: Observed, must_not: set[tuple[str, str | None]]) -> Part:
     return Part("open", f"with the boundary taken away entries are hit, and {floor}", hits)
 
 
-def _isolation(observed: Observed, stale: Sequence[Hit]) -> Part:
+def _isolation(observed: Observed, stale: Sequence[Hit], must_not: set[Request]) -> Part:
     hits = observed.inside
     if stale:
         cached = sum(hit.cached for hit in stale)
@@ -133,13 +146,23 @@ def _isolation(observed: Observed, stale: Sequence[Hit]) -> Part:
     if not hits:
         return Part("open", "nothing was asked with the boundary in force")
     cached = sum(hit.cached for hit in hits)
+    if not all(hit.agreement.same for hit in hits):
+        told = "" if cached else ", and no token is told to have come from the store"
+        return Part("open", f"answers are not those without a store{told}: what was read cannot be told", hits)
     if observed.claim == "reuse":
         return Part("held", f"{cached} tokens came from old entries, and none of them is stale", hits)
-    if not cached:
-        return Part("held", "with the boundary in force no old entry is read", hits)
-    if all(hit.agreement.same for hit in hits):
+    if cached and observed.unstaged:
+        names = ", ".join(observed.unstaged)
+        return Part(
+            "open", f"{cached} tokens came from old entries, and what else differs was not there: {names}", hits
+        )
+    if cached and not must_not:
+        return Part("open", f"{cached} tokens came from old entries, and nothing shows that one could be wrong", hits)
+    if cached:
         return Part("held", f"{cached} tokens came from old entries that are still right, none from stale ones", hits)
-    return Part("open", "what was read cannot be compared", hits)
+    if observed.planted - set(TOKEN_DIMENSIONS) and not any(hit.key in observed.alike for hit in hits):
+        return Part("open", "no prompt is the same tokens on both sides, as those of customers may be", hits)
+    return Part("held", "with the boundary in force no old entry is read", hits)
 
 
 def _equivalence(observed: Observed) -> Part:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from kvgate.probes.evaluation.own_words import Encode
 from kvgate.probes.evaluation.prompts import Rendered, questions
-from kvgate.probes.rehearsal.backend import Backend
+from kvgate.probes.rehearsal.backend import Backend, CannotStageError, Speaks
+from kvgate.probes.rehearsal.claims import asks_of
 from kvgate.probes.rehearsal.filing import unit_of
 from kvgate.probes.rehearsal.seen import Rehearsal
 from kvgate.probes.rehearsal.staging import stage
@@ -24,7 +26,7 @@ class Size:
 
     Attributes:
         corpus: prompts made of the corpus.
-        decidable: prompts that decide their answer; only where a stand-in answers them.
+        decidable: prompts that decide their answer.
         tokens: that are generated for each.
 
     """
@@ -56,18 +58,43 @@ def rehearse(
     """
     unit = min(max(unit_of(old), unit_of(new)), _LONGEST // 3)
     length = max(_SHORTEST, 2 * unit) + _LEFT
-    asked = questions(old, new, rendered=rendered, length=length, count=size.corpus, decide=size.decidable)
-    running = backend()
     try:
+        running = backend()
+    except CannotStageError as error:
+        asks = asks_of(old, new)
+        return Rehearsal(asks.claim, "not-run", str(error), because=asks.because)
+    try:
+        size, words, missing = _decidable(running, size)
+        asked = questions(
+            old,
+            new,
+            rendered=rendered,
+            length=length,
+            count=size.corpus,
+            decide=size.decidable,
+            words=words,
+            most=size.tokens,
+        )
         return stage(
             old,
             new,
             running,
             asked.asked,
             staged=asked.staged,
-            missing=asked.missing,
+            missing={**asked.missing, **missing},
             tokens=size.tokens,
             progress=progress,
         )
     finally:
         running.close()
+
+
+def _decidable(running: Backend, size: Size) -> tuple[Size, tuple[Encode, Encode] | None, dict[str, str]]:
+    """Say how much is asked, and in whose words; without a real model's tokenizer nothing is asked that decides."""
+    if not isinstance(running, Speaks) or not size.decidable:
+        return size, None, {}
+    try:
+        return size, running.words(), {}
+    except CannotStageError as error:
+        more = replace(size, corpus=size.corpus + size.decidable, decidable=0)
+        return more, None, {"decidable": str(error)}

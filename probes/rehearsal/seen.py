@@ -13,6 +13,8 @@ from kvgate.rules.evidence import State
 from kvgate.rules.shown import Entries
 
 Claim = Literal["reuse", "separate"]
+Request = tuple[str, "str | None"]
+"""What tells one request from another: the prompt's id, and the adapter that answers."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Hit:
         return self.cached > 0 and (self.agreement.answer == "different" or self.right is False)
 
     @property
-    def key(self) -> tuple[str, str | None]:
+    def key(self) -> Request:
         """What tells one request from another."""
         return self.prompt, self.adapter
 
@@ -87,6 +89,7 @@ class Rehearsal:
         missing: what was not, and why.
         asked: how many prompts there were.
         of: which entries were read wrongly where it is refuted, and all rightly where it is proved.
+        because: dimensions that make the manifests ask for separation.
 
     """
 
@@ -104,3 +107,4 @@ class Rehearsal:
     missing: Mapping[str, str] = field(default_factory=dict)
     asked: int = 0
     of: tuple[Entries, ...] = ()
+    because: tuple[str, ...] = ()

@@ -23,23 +23,16 @@ from kvgate.probes.rehearsal.backend import (
     Start,
     Worker,
 )
+from kvgate.probes.rehearsal.claims import Asks, asks_of
 from kvgate.probes.rehearsal.filing import salt_of
 from kvgate.probes.rehearsal.judging import Observed, Tenants, judge
-from kvgate.probes.rehearsal.seen import Claim, Hit, Rehearsal
-from kvgate.rules.case import Case
-from kvgate.rules.decide import decide
+from kvgate.probes.rehearsal.seen import Hit, Rehearsal
+from kvgate.rules.discharge import TOKEN_DIMENSIONS
 from kvgate.rules.manifest import Manifest
-from kvgate.rules.pack import shipped_pack
 from kvgate.rules.progress import Progress, silent
 
 _FIRST, _OTHER = "kvgate-rehearsal-a", "kvgate-rehearsal-b"  # two tenants that nobody else is
 _MOST_ADAPTERS = 2
-
-
-def claim_of(old: Manifest, new: Manifest) -> Claim:
-    """Say what the manifests alone ask for: reuse where nothing in them demands anything else."""
-    verdict = decide(Case(old=(old,), new=new, pack=shipped_pack("default"))).verdict
-    return "reuse" if verdict == "verified-compatible-reuse" else "separate"
 
 
 def stage(
@@ -66,14 +59,14 @@ def stage(
         progress: told how many answers were had.
 
     """
-    claim = claim_of(old, new)
+    asks = asks_of(old, new)
     if old.value("roles") or new.value("roles"):
-        return Rehearsal(claim, "not-run", "several pools are not staged: rehearse them one by one")
+        return Rehearsal(asks.claim, "not-run", "several pools are not staged: rehearse them one by one")
     try:
         ground = backend.ground()
-        return _Stage(old, new, backend, claim, ground, dict(staged), dict(missing), tokens, progress).run(asked)
+        return _Stage(old, new, backend, asks, ground, dict(staged), dict(missing), tokens, progress).run(asked)
     except CannotStageError as error:
-        return Rehearsal(claim, "not-run", str(error), missing=dict(missing))
+        return Rehearsal(asks.claim, "not-run", str(error), because=asks.because)
 
 
 class _Stage:
@@ -82,23 +75,29 @@ class _Stage:
         old: Manifest,
         new: Manifest,
         backend: Backend,
-        claim: Claim,
+        asks: Asks,
         ground: Ground,
         staged: dict[str, str],
         missing: dict[str, str],
         tokens: int,
         progress: Progress,
     ) -> None:
-        self._old, self._new, self._backend, self._claim, self._ground = old, new, backend, claim, ground
+        self._old, self._new, self._backend, self._asks, self._ground = old, new, backend, asks, ground
+        self._claim = asks.claim
         tokens_staged = {name: what for name, what in staged.items() if name not in ground.staged}
         self._staged = {**ground.staged, **tokens_staged}
-        self._missing = {**missing, **ground.missing}
+        equal = {name for name in TOKEN_DIMENSIONS if name not in asks.touched}
+        self._missing = {**{name: why for name, why in missing.items() if name not in equal}, **ground.missing}
         self._tokens, self._progress = tokens, progress
-        self._done = 0
+        self._phase, self._done, self._total = "", 0, 0
         self._lacking: dict[str, str] = {}
         self._apart = _keeps_tenants(old) or _keeps_tenants(new)
         if self._apart and _keeps_tenants(old) != _keeps_tenants(new):
             self._staged["cache.tenancy"] = "two tenants ask for one and the same"
+        self._unstaged = tuple(name for name in asks.reachable if name not in self._staged)
+        for name in self._unstaged:
+            unknown = "not known on both sides" if name in asks.unknown else "differs"
+            self._missing.setdefault(name, f"{unknown}, and no entry is wrong for it here")
 
     def run(self, asked: Sequence[Asked]) -> Rehearsal:
         tolerance = tolerance_for(self._ground.precision)
@@ -107,16 +106,22 @@ class _Stage:
                 f"how far {self._ground.precision} differs from itself was never measured: nothing can be told from it"
             )
         self._tolerance = tolerance.logprob
+        self._enter("filling the store", len(asked))
         prompts = self._fill(asked)
+        self._enter("without a store", len(prompts))
         with self._worker(Start(self._new, "none", "no-reuse")) as worker:
             self._fresh = {(one.id, one.adapter): self._ask(worker, one) for one in prompts}
+        self._enter("control", len(prompts))
         control = self._where_it_can("control", self._planted if self._claim == "reuse" else self._unguarded, prompts)
+        self._enter("isolation", len(prompts))
         inside = self._hits(Start(self._new, "old"), prompts)
         own: list[Hit] = []
         if self._claim == "separate" or any(hit.wrong for hit in inside):
+            self._enter("equivalence", 2 * len(prompts))
             own = self._where_it_can("own", self._own, prompts)
             self._repeatable(own)
         layers = self._layers(prompts)
+        self._enter("tenants", 4)
         observed = Observed(
             self._claim,
             tuple(control),
@@ -125,13 +130,22 @@ class _Stage:
             self._tenants(prompts[0]) if self._apart else None,
             self._lacking,
             self._tolerance,
-            layers,
-            self._ground,
-            self._staged,
-            self._missing,
-            len(prompts),
+            alike=frozenset(
+                (one.id, one.adapter) for one in prompts if one.filed and one.filed.token_ids == one.token_ids
+            ),
+            unstaged=self._unstaged,
+            layers=layers,
+            ground=self._ground,
+            staged=self._staged,
+            missing=self._missing,
+            asked=len(prompts),
+            because=self._asks.because,
         )
         return judge(self._old, self._new, observed)
+
+    def _enter(self, phase: str, total: int) -> None:
+        """Count answers anew: a rehearsal takes minutes with a real engine, and each part says how far it is."""
+        self._phase, self._done, self._total = phase, 0, total
 
     def _repeatable(self, again: Sequence[Hit]) -> None:
         """Refuse to tell anything by a worker that does not agree with itself: the model alone, its own entries."""
@@ -256,7 +270,7 @@ class _Stage:
 
     def _ask(self, worker: Worker, prompt: Prompt) -> Generation:
         self._done += 1
-        self._progress("rehearsing", self._done, None, "answers")
+        self._progress(f"rehearsing, {self._phase}", self._done, max(self._done, self._total), "answers")
         return worker.generate(prompt, self._tokens)
 
 

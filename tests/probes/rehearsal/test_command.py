@@ -43,7 +43,7 @@ def test_a_refuted_rehearsal_is_named_and_check_takes_it(
     assert "  namespace-not-rolled: cache.namespace is the same on both sides" in lines
     assert json.loads((tmp_path / "seen.kv-equivalence.json").read_text())["state"] == "inconclusive"
     found = check(*pair, evidence=[written])
-    assert "refuted-isolation" in [finding.rule for finding in found.decision.findings]
+    assert "refuted-rehearsal" in [finding.rule for finding in found.decision.findings]
 
 
 def test_a_proof_ends_with_zero_and_says_what_it_stands_on(

@@ -69,9 +69,9 @@ def test_a_refutation_is_taken_and_belongs_to_these_two(rehearsed: Rehearse) -> 
     isolation, _ = _evidence(old, new, rehearsed(old, new))
     assert isolation.state == "refuted"
     assert [mistake["id"] for mistake in isolation.figures["mistakes"]] == ["namespace-not-rolled"]  # type: ignore[index, union-attr, call-overload]
-    assert "refuted-isolation" in [finding.rule for finding in _decide(old, new, isolation).findings]
+    assert "refuted-rehearsal" in [finding.rule for finding in _decide(old, new, isolation).findings]
     other = deployment({"weights.checkpoint.digest": "blake3:" + "7" * 64})
-    assert "refuted-isolation" not in [finding.rule for finding in _decide(old, other, isolation).findings]
+    assert "refuted-rehearsal" not in [finding.rule for finding in _decide(old, other, isolation).findings]
 
 
 @pytest.mark.parametrize(
