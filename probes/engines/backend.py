@@ -99,15 +99,19 @@ class VllmBackend:
     def start(self, start: Start) -> EngineWorker:
         """Return a running engine, which is started where there is none yet."""
         is_old = start.deployment is self._old
+        called = checkpoint_name(start.deployment)
         name = "foreign" if start.foreign else "old" if is_old else "new"
+        if start.boundary == "removed" and start.instead_of is not None and checkpoint_name(start.instead_of) != called:
+            called = checkpoint_name(start.instead_of)  # some connectors' names hold it
+            name = "unguarded"
         if name not in self._engines:
-            self._start(name, is_old=is_old)
+            self._start(name, called, is_old=is_old)
         side = self._pair.old if is_old else self._pair.new
         engine = Engine(
             self._program(old=is_old),
             name,
             self._connector(old=is_old),
-            restart=lambda: self._start(name, is_old=is_old),
+            restart=lambda: self._start(name, called, is_old=is_old),
             real=self._folders is not None,
             computes=side.dtype,
             saves=side.saved,
