@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 
 from kvgate.probes.embedded.backend import Folders
 from kvgate.probes.embedded.child import Child
@@ -61,13 +62,16 @@ class VllmBackend:
         child: Child | None = None,
     ) -> None:
         self._old, self._new = old, new
+        for side in (old, new):
+            kind_of(side)  # what cannot be, is said before anything is started
         self._installations = {False: installation, True: old_installation or installation}
         self._several = old_installation is not None
         self._folders, self._launched = folders, launches is not None
         self._pair = pair_of(old, new, folders)
         self._missing: dict[str, str] = {} if self._launched else {"procedure": _PLAN}
         self._launches = launches or tuple(
-            planned(side, stands, self._missing) for side, stands in ((old, self._pair.old), (new, self._pair.new))
+            planned(side, stands, self._missing, real=folders is not None)
+            for side, stands in ((old, self._pair.old), (new, self._pair.new))
         )
         self._own: list[Program | Child] = []
         self._programs: dict[bool, Program] = {
@@ -132,7 +136,9 @@ class VllmBackend:
         """Return the process with vLLM in it that a side's engine is a part of."""
         side = old and self._several
         if side not in self._programs:
-            self._programs[side] = Program(self._installations[side])
+            # Threads wait for each other longer than a stand-in computes.
+            threads = 1 if self._folders is None else None
+            self._programs[side] = Program(replace(self._installations[side], threads=threads))
             self._own.append(self._programs[side])
         return self._programs[side]
 
