@@ -64,8 +64,6 @@ def kind_of(manifest: Manifest) -> Kind:
     if manifest.unset("cache.connector"):
         raise CannotStageError("cache.connector is null: nothing outlives the engine, so that there is no old entry")
     covered = cover(manifest)
-    if covered.absent:
-        raise CannotStageError("cache.connector is null: without a persistent cache no entry outlives an engine")
     name = covered.profile.id if covered.profile is not None else manifest.value("cache.connector")
     if name == "vllm-example":
         return "example"
