@@ -33,13 +33,16 @@ class Installation:
         python: the interpreter that has vLLM, and LMCache where that is staged.
         folders: that go in front of its search path.
         redis: a ``redis-server``; ``None``: there is none, and nothing in a Redis is staged.
+        threads: that an engine computes in; ``None``: as many as it likes.
 
     """
 
     python: Path
     folders: tuple[Path, ...] = ()
     redis: Path | None = None
+    threads: int | None = None
 
     def environment(self) -> dict[str, str]:
         """Return the variables of its processes, beside those of this one that are not in ``DROPPED``."""
-        return {**_ALONE, "PYTHONPATH": os.pathsep.join(map(str, self.folders))}
+        threads = {} if self.threads is None else {"OMP_NUM_THREADS": str(self.threads)}
+        return {**_ALONE, **threads, "PYTHONPATH": os.pathsep.join(map(str, self.folders))}

@@ -18,6 +18,7 @@ from kvgate.rules.manifest import Manifest
 
 _HEAD = 32  # the smallest size of a head that vLLM's attention on a CPU takes (0.32.0)
 _BLOCK = 32  # and its blocks are a multiple of this
+_PROMPTS = 4  # of the longest kind, that a stand-in's own cache has room for
 _FOREIGN = 0x5EED
 _LONGEST = 8192 + 256
 
@@ -55,7 +56,10 @@ def _for_an_engine(side: Side) -> Side:
     """Give a stand-in heads that an engine's attention takes."""
     if "kv_lora_rank" in side.config:
         raise CannotStageError("a stand-in for multi-head latent attention is not started by this back end")
-    return replace(side, config={**side.config, "head_dim": _HEAD})
+    sizes: dict[str, int] = {"head_dim": _HEAD}
+    if heads := side.config.get("num_attention_heads"):
+        sizes["hidden_size"] = _HEAD * heads  # some models know no other size of a head
+    return replace(side, config={**side.config, **sizes})
 
 
 def checkpoint_name(manifest: Manifest) -> str:
@@ -105,13 +109,14 @@ def link_checkpoint(source: Path, side: Side, folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
 
 
-def planned(manifest: Manifest, side: Side, missing: dict[str, str]) -> Launch:
+def planned(manifest: Manifest, side: Side, missing: dict[str, str], *, real: bool) -> Launch:
     """Return how a deployment is started by what its manifest says.
 
     Args:
         manifest: the deployment.
         side: what stands for it.
         missing: gets what of it is not staged, and why.
+        real: whether the deployment's own weights answer.
 
     """
     found = ["--dtype", side.dtype, "--seed", "0", "--enforce-eager"]
@@ -124,7 +129,10 @@ def planned(manifest: Manifest, side: Side, missing: dict[str, str]) -> Launch:
     found += ["--block-size", str(block or _BLOCK)]
     longest = manifest.value("engine.max_model_len") or _LONGEST
     # Cut, so that KV of it fits, where the length decides nothing.
-    found += ["--max-model-len", str(longest if rope_reads_length(manifest) else min(longest, _LONGEST))]
+    longest = longest if rope_reads_length(manifest) else min(longest, _LONGEST)
+    found += ["--max-model-len", str(longest)]
+    if not real:  # else it takes all memory that it may, and clears it first
+        found += ["--num-gpu-blocks-override", str(_PROMPTS * -(-longest // (block or _BLOCK)))]
     sizes: Any = manifest.value("parallelism") or {}
     if any(value not in (None, 1) for name, value in sizes.items() if name != "data"):
         missing["parallelism"] = "one rank: what differs between several is not staged"
