@@ -91,8 +91,8 @@ def refuse_other_server(manifest: Manifest, endpoint: str, key: str | None) -> d
             where=endpoint,
             hint="kvgate record verify --endpoint says all that differs",
         )
-    untold = [item.name for item in items if item.state == "not asked"]
-    return {"deployment": f"the server does not tell, so that it is the caller's word: {', '.join(untold)}"}
+    untold = ", ".join([*(item.name for item in items if item.state == "not asked"), "weights", "tokens"])
+    return {"deployment": f"not asked here, so that it is the caller's word: {untold}"}
 
 
 def begin_evidence(target: Path, kind: Kind, new: Manifest, old: Manifest | None = None, *, command: str) -> None:

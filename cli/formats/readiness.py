@@ -8,7 +8,7 @@ from kvgate.cli.formats.page import Page
 from kvgate.cli.plain import short, visible
 from kvgate.probes.readiness.items import Item, Readiness
 
-_LONGEST = 300
+_LONGEST = 600
 _HEADINGS = {"differs": "DIFFERS FROM WHAT WAS APPROVED", "not asked": "COULD NOT BE ASKED", "same": "AS APPROVED"}
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Literal
 
-from kvgate.probes.canary.markers import FIELD, REFERENCE, Marker
+from kvgate.probes.canary.markers import BEGINNING, FIELD, REFERENCE, Marker
 from kvgate.rules.document import parse_json
 from kvgate.rules.errors import InputError
 from kvgate.rules.progress import Progress, silent
@@ -77,7 +78,7 @@ def check_echoes(stream: BinaryIO, markers: Mapping[str, Marker], progress: Prog
         InputError: there is no line at all.
 
     """
-    owners = {marker.reference: marker.tenant for marker in markers.values()}
+    owners = Owners(markers)
     found = Echoes()
     for number, line in _lines(stream):
         if number % 1000 == 0:
@@ -102,7 +103,22 @@ def _lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
             pass
 
 
-def _take(line: bytes, number: int, markers: Mapping[str, Marker], owners: Mapping[str, str], found: Echoes) -> Echo:
+class Owners:
+    """Whose a reference is, also where an answer was cut off in the middle of it."""
+
+    def __init__(self, markers: Mapping[str, Marker]) -> None:
+        self._tenants = {marker.reference: marker.tenant for marker in markers.values()}
+        self._sorted = sorted(self._tenants)
+
+    def of(self, reference: str) -> str | None:
+        """Return the tenant of a reference or of its beginning; ``None``: nobody's in the file."""
+        place = bisect_left(self._sorted, reference)
+        if place < len(self._sorted) and self._sorted[place].startswith(reference):
+            return self._tenants[self._sorted[place]]
+        return None
+
+
+def _take(line: bytes, number: int, markers: Mapping[str, Marker], owners: Owners, found: Echoes) -> Echo:
     try:
         data = parse_json(line.decode("utf-8"), f"line {number}")
         tenant = data["tenant"]
@@ -110,8 +126,10 @@ def _take(line: bytes, number: int, markers: Mapping[str, Marker], owners: Mappi
         text = _text_of(data["response"])
     except (InputError, UnicodeDecodeError, RecursionError, KeyError, IndexError, TypeError, AttributeError):
         return "unreadable"
-    seen = {reference for reference in REFERENCE.findall(text) if reference != own}
-    foreign = sorted(owners[reference] for reference in seen if reference in owners)
+    lower = text.lower()  # a model may write a reference as it likes
+    seen = {reference for reference in REFERENCE.findall(lower) if reference != own}
+    begun = {reference for reference in BEGINNING.findall(lower) if not own.startswith(reference)}
+    foreign = sorted({name for name in map(owners.of, begun) if name is not None})
     if foreign:
         if len(found.leaks) < NAMED:
             name = data.get("request", data.get("custom_id"))
@@ -139,12 +157,11 @@ def _text_of(response: Any) -> str:
         return response
     body = response.get("body", response)
     if "choices" in body:
-        parts = []
-        for choice in body["choices"]:
-            message = choice.get("message", choice)
-            parts += [message.get("content"), message.get("text"), message.get("reasoning_content")]
-            parts += [json.dumps(call) for call in message.get("tool_calls") or []]
-        return "\n".join(part for part in parts if isinstance(part, str))
+        messages = [choice.get("message", choice) for choice in body["choices"]]
+        written = [message.get(name) for message in messages for name in ("content", "text")]
+        texts = [one for one in written if isinstance(one, str)]
+        # Whatever else there is: reasoning, calls of tools, content in parts, a refusal.
+        return "\n".join([*texts, *map(json.dumps, body["choices"])])
     if "content" in body:
         return "\n".join(
             block["text"] if isinstance(block.get("text"), str) else json.dumps(block) for block in body["content"]

@@ -21,6 +21,9 @@ FIELD = "kv_reference"
 REFERENCE = re.compile(r"(?<![a-z0-9-])kvc1-[a-z2-7]{26}(?![a-z2-7])")
 """What a reference looks like."""
 
+BEGINNING = re.compile(r"kvc1-[a-z2-7]{10,26}")
+"""Enough of one to tell whose it is, where an answer was cut off in it or goes on behind it: ten characters do."""
+
 _SHORTEST = 16  # characters of a secret
 _MAX_LINE = 1 << 16
 _MOST = 1_000_000  # tenants

@@ -120,8 +120,8 @@ class Isolation:
         if self.tokens == "cannot tell" and any(_warm(one) for one in self.samples):
             hit = sum(map(_warm, self.samples))
             return (
-                f"the tenant itself was given cached tokens in {hit} of {len(self.samples)} tries: entries are dropped, "
-                "or several replicas take turns"
+                f"the tenant itself was given cached tokens in {hit} of {len(self.samples)} tries alone: entries are "
+                "dropped, or several replicas take turns"
             )
         if self.tokens == "cannot tell":
             return "nothing was cached for the tenant itself either: the prefix is too short, or nothing is kept"

@@ -320,6 +320,25 @@ def test_the_command_writes_evidence_that_binds_and_holds_no_prompt(
         assert (checked.code, "refuted-bypass-diff" in checked.out) == ((10, True) if code == 10 else (0, False))
 
 
+@pytest.mark.parametrize(
+    ("toy", "code", "verdict"),
+    [
+        ({"started": (1.5,)}, 0, "cache not implicated"),
+        ({"started": (1.5, 2.5)}, 11, "cannot tell"),
+        ({"configurations": ("a", "b")}, 11, "cannot tell"),
+        ({"started": (1.5, 2.5), "wrong": True}, 10, "cache implicated"),
+    ],
+)
+def test_replicas_that_take_turns_clear_no_cache(
+    run: Run, tmp_path: Path, toy: dict[str, Any], code: int, verdict: str
+) -> None:
+    read(tmp_path, COMPLETION)
+    with running(Toy(**toy)) as url:
+        ran = run("bypass", "--endpoint", url, "--requests", "requests.jsonl")
+    assert (ran.code, ran.out.splitlines()[-1]) == (code, verdict), ran.out
+    assert ("several processes answer" in ran.out) is (len(next(iter(toy.values()))) > 1)
+
+
 def test_another_server_is_no_witness(run: Run, manifest: MakeManifest, tmp_path: Path) -> None:
     read(tmp_path, COMPLETION)
     named = manifest("new.yaml")

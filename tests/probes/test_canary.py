@@ -84,7 +84,13 @@ def test_what_is_not_minted(tenants: tuple[str, ...], secret: str, message: str)
         (echoed(OWN) + f" By the way, {FOREIGN}.", "foreign"),  # wherever it stands
         ({"choices": [{"message": {"content": echoed(OWN), "reasoning_content": FOREIGN}}]}, "foreign"),
         ({"choices": [{"text": echoed(OWN)}, {"text": echoed(FOREIGN)}]}, "foreign"),
+        (echoed(FOREIGN[:-9]), "foreign"),  # cut off
+        (echoed(FOREIGN + "x"), "foreign"),
+        (echoed(FOREIGN.upper()), "foreign"),
+        ({"choices": [{"message": {"content": [{"type": "text", "text": echoed(FOREIGN)}]}}]}, "foreign"),
+        ({"choices": [{"message": {"content": echoed(OWN), "refusal": FOREIGN}}]}, "foreign"),
         (echoed("kvc1-" + "a" * 26), "unknown"),
+        (echoed(OWN[:-9]), "malformed"),
         (echoed(OWN[:-1]), "malformed"),
         (echoed(OWN + "a"), "malformed"),
         (echoed(OWN.upper()), "malformed"),

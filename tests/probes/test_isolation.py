@@ -18,6 +18,7 @@ from kvgate.probes.canary.probe import LEVEL, POWER, Isolation, Sample, Timing, 
 from kvgate.probes.canary.ranks import power_of, probability_below
 from kvgate.rules.errors import UsageError
 from tests.cli.conftest import Run
+from tests.corpora.engine_server import Engine, serving
 
 from .toy import Toy, running
 
@@ -169,6 +170,46 @@ def test_the_command(run: Run, api: str, toy: dict[str, Any], code: int, state: 
     assert (ran.code, data["state"]) == (code, state), data
     assert len({body["cache_salt"] for _, body in server.asked}) == 2
     assert {body["max_tokens"] for _, body in server.asked} == {1}
+
+
+@pytest.mark.parametrize(
+    ("toy", "code", "tokens"),
+    [
+        ({"omits_zero": True}, 0, "isolated"),
+        ({"omits_zero": True, "ignores": ("cache_salt",)}, 10, "leaks"),
+        ({"omits_zero": True, "ignores": ("cache_salt",), "engine": "vllm"}, 10, "leaks"),  # told is told
+        ({"omits_zero": True, "engine": "vllm"}, 11, None),  # it need not mean none
+        ({"omits_zero": True, "caches": False}, 11, None),
+    ],
+)
+def test_a_server_that_says_nothing_of_none(run: Run, toy: dict[str, Any], code: int, tokens: str | None) -> None:
+    with running(Toy(**{"engine": "sglang", **toy})) as url:
+        ran = run("canary", "probe", "--endpoint", url, "--tries", "2", "--words", "5", "-o", "json")
+    assert (ran.code, json.loads(ran.out)["byTokens"]) == (code, tokens), ran.out
+
+
+@pytest.mark.parametrize(
+    ("toy", "code", "said"),
+    [
+        ({"started": (1.5,)}, 0, ""),
+        ({"started": (1.5, 2.5)}, 11, "several processes answer there"),
+        ({"configurations": ("a", "b")}, 11, "several processes answer there"),
+        ({"started": (1.5, 2.5), "ignores": ("cache_salt",)}, 10, "several processes answer there"),
+        ({}, 0, "whether it was one process is not told"),
+    ],
+)
+def test_replicas_that_take_turns_show_no_boundary(run: Run, toy: dict[str, Any], code: int, said: str) -> None:
+    with running(Toy(**toy)) as url:
+        ran = run("canary", "probe", "--endpoint", url, "--tries", "2", "--words", "5")
+    assert (ran.code, said in " ".join(ran.out.split())) == (code, True), ran.out
+    assert said or "process" not in ran.out
+
+
+def test_one_tenant_after_the_other_is_asked_over_one_connection(run: Run) -> None:
+    """Another connection may lead to another replica, where nobody's prefix lies."""
+    with serving(Engine(Toy().answer)) as engine:
+        assert run("canary", "probe", "--endpoint", engine.url, "--tries", "2", "--words", "5").code == 0
+    assert len(engine.connections) <= 1 + 2  # what is looked at before and after takes others
 
 
 def test_tenants_may_be_told_apart_by_their_keys(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

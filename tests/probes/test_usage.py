@@ -27,6 +27,7 @@ from kvgate.probes.completions.usage import Usage, read_usage
         ({"meta_info": {"prompt_tokens": 9, "cached_tokens": 4}}, Usage(9, 4)),
         ({"usage": {"prompt_tokens": True, "prompt_tokens_details": {"cached_tokens": -4}}}, Usage()),
         ({"usage": {"prompt_tokens": 1 << 60, "prompt_tokens_details": {"cached_tokens": "4"}}}, Usage()),
+        ({"usage": {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 10}}}, Usage(9)),  # of nine?
         ({"usage": []}, Usage()),
         ({}, Usage()),
         ([], Usage()),

@@ -33,6 +33,9 @@ class Toy:
         caches: whether it caches.
         fails: statuses of the next answers; ``None``: answer.
         seconds: how long an answer takes that is not cached.
+        started: when each of its processes started, which take turns; empty: it does not tell.
+        configurations: what its answers name as what made them, in turns.
+        omits_zero: it tells cached tokens only where there are any.
     """
 
     engine: str | None = "vllm"
@@ -47,6 +50,9 @@ class Toy:
     caches: bool = True
     fails: list[int | None] = field(default_factory=list)
     seconds: float = 0.0
+    started: tuple[float, ...] = ()
+    configurations: tuple[str, ...] = ()
+    omits_zero: bool = False
     cached: set[str] = field(default_factory=set)
     asked: list[tuple[str, Any]] = field(default_factory=list)
     _count: Iterator[int] = field(default_factory=itertools.count)
@@ -65,6 +71,8 @@ class Toy:
         return 200, self._answered(path, hit)
 
     def _about(self, path: str) -> Answer:
+        if path == "/metrics" and self.started:
+            return 200, f"process_start_time_seconds {self.started[next(self._count) % len(self.started)]}\n"
         if self.engine == "vllm" and path == "/version":
             return 200, {"version": "0.32.0"}
         if self.engine == "sglang" and path in ("/model_info", "/server_info"):
@@ -108,8 +116,12 @@ class Toy:
                 "output_top_logprobs": [[[value, token, None] for token, value in top.items()] for _, top in steps],
             }
             return {"text": text, "meta_info": info}
-        told = {"prompt_tokens_details": {"cached_tokens": cached} if self.tells else None}
-        return {"choices": [self._choice(path, text, steps)], "usage": {"prompt_tokens": 120, **told}}
+        tells = self.tells and bool(cached or not self.omits_zero)
+        told = {"prompt_tokens_details": {"cached_tokens": cached} if tells else None}
+        named = {}
+        if self.configurations:
+            named = {"system_fingerprint": self.configurations[next(self._count) % len(self.configurations)]}
+        return {"choices": [self._choice(path, text, steps)], "usage": {"prompt_tokens": 120, **told}, **named}
 
     def _choice(self, path: str, text: str, steps: list[tuple[int, dict[int, float]]]) -> dict[str, Any]:
         if path == "/v1/completions":
