@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from kvgate.probes.embedded.child import Child
 from kvgate.probes.embedded.real import real_pair
 from kvgate.probes.embedded.stand_in import VOCABULARY, Side, stand_in
+from kvgate.probes.evaluation.own_words import Encode
 from kvgate.probes.evaluation.references import TOKENS
 from kvgate.probes.rehearsal.backend import CannotStageError, Generation, Ground, LayerError, Prompt, Start
 from kvgate.probes.rehearsal.filing import file_prompt
@@ -58,6 +60,7 @@ class EmbeddedBackend:
         child: Child | None = None,
     ) -> None:
         self._old, self._new, self._folders = old, new, folders
+        self.stands_in = folders is None
         self._pair = stand_in(old, new) if folders is None else real_pair(old, new)
         self._child = child or Child(memory=_MEMORY + (0 if folders is None else 2 * _bytes(folders)))
         self._ends_it = child is None
@@ -80,6 +83,19 @@ class EmbeddedBackend:
     def start(self, start: Start) -> _Worker:
         """Start a worker: the child process holds its model once it is asked something."""
         return _Worker(self._child, self, start)
+
+    def words(self) -> tuple[Encode, Encode] | None:
+        """Return both sides' tokenizers; see :class:`kvgate.probes.rehearsal.backend.Speaks`."""
+        if self._folders is None:
+            return None
+        old, new = (partial(self._encode, folder) for folder in (self._folders.old, self._folders.new))
+        for encode in (old, new):
+            encode(["a"])
+        return old, new
+
+    def _encode(self, folder: Path, texts: Sequence[str]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+        found = self._child.ask({"op": "encode", "folder": str(folder), "texts": list(texts)})
+        return tuple(found["front"]), [tuple(one) for one in found["texts"]]
 
     def close(self) -> None:
         """End the child process and remove the scratch folder."""
@@ -182,7 +198,8 @@ class _Worker:
             raise CannotStageError(f"under which names entries lie is not known: {'; '.join(filing.unknown)}")
         side = self._backend.side(start.deployment)
         # The bytes that stand for tokens, and a snapshot's ids, may be more than a model has.
-        known = TOKENS if prompt.answer is not None else int(side.config.get("vocab_size", VOCABULARY))
+        copies = self._backend.stands_in and prompt.answer is not None
+        known = TOKENS if copies else int(side.config.get("vocab_size", VOCABULARY))
         return {
             "model": self._backend.model(start, prompt),
             "saved": side.saved,

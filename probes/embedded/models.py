@@ -123,8 +123,12 @@ def _as_asked(kind: Any, name: str, value: Any) -> Any:
     """Return a number as a config class wants it: canonical JSON writes 30 for 30.0, which strict classes refuse."""
     if isinstance(value, list):
         return [_as_asked(kind, name, one) for one in value]
-    if isinstance(value, Mapping) and value.keys() == {"__float__"}:  # as the library writes an infinity
-        return float(value["__float__"])
+    if isinstance(value, Mapping):
+        if value.keys() == {"__float__"}:  # as the library writes an infinity
+            return float(value["__float__"])
+        return {inner: _as_asked(kind, f"{name}.{inner}", one) for inner, one in value.items()}
+    if isinstance(value, str) and value.startswith(("int:", "float:")):  # as a manifest writes what JSON has not
+        return float(value.partition(":")[2])
     wanted = _declared(kind, name)
     return float(value) if type(value) is int and "float" in wanted and "int" not in wanted else value
 

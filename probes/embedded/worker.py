@@ -69,6 +69,7 @@ class Serving:
                 "generate": self._generate,
                 "compare": self._compare,
                 "write": self._write,
+                "encode": self._encode,
             }[request["op"]]
             return job(request)
         except (MemoryError, RecursionError) as error:
@@ -121,6 +122,18 @@ class Serving:
         """Write a model as a checkpoint, for an engine to load."""
         self.model(request["model"]).module.save_pretrained(request["folder"])
         return {}
+
+    def _encode(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Encode texts with a checkpoint's own tokenizer."""
+        from kvgate.corpora.tokenizers.backend import Folder, build
+
+        tokenizer = build(Folder(Path(request["folder"])))
+        if isinstance(tokenizer, str):
+            return {"failed": tokenizer}
+        bare = [tokenizer.encode(text, add_special_tokens=False) for text in request["texts"]]
+        whole = tokenizer.encode(request["texts"][0])
+        front = whole[: whole.index(bare[0][0])] if bare[0] and bare[0][0] in whole else []
+        return {"front": front, "texts": bare}
 
     def _compare(self, request: dict[str, Any]) -> dict[str, Any]:
         import torch

@@ -6,7 +6,7 @@ models saw the same context.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -83,13 +83,6 @@ def _difference(one: Mapping[int, float], two: Mapping[int, float]) -> float:
     ]
     found = [*shared, *apart]
     return float("nan") if any(value != value for value in found) else max(found, default=float("nan"))
-
-
-def _distances(one: Mapping[int, float], two: Mapping[int, float]) -> Iterator[float]:
-    """Yield how far each token is apart, at least: one that is not among the other's likeliest is none of them."""
-    for these, those in ((one, two), (two, one)):
-        least = min(those.values())
-        yield from (abs(logprob - those.get(token, min(least, logprob))) for token, logprob in these.items())
 
 
 def _gap(top: Mapping[int, float]) -> float:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kvgate.corpora.conversations.corpus import DIAGNOSTIC, load_corpus
+from kvgate.probes.evaluation.own_words import Encode, in_own_words
 from kvgate.probes.evaluation.references import decidable
 from kvgate.rules.canonical import digest
 from kvgate.rules.change import same
@@ -48,9 +49,20 @@ class Questions:
 
 
 def questions(
-    old: Manifest, new: Manifest, *, rendered: tuple[Rendered, Rendered] | None, length: int, count: int, decide: int
+    old: Manifest,
+    new: Manifest,
+    *,
+    rendered: tuple[Rendered, Rendered] | None,
+    length: int,
+    count: int,
+    decide: int,
+    words: tuple[Encode, Encode] | None = None,
+    most: int = 8,
 ) -> Questions:
     """Return what is asked.
+
+    Where the tokens of both sides differ, one request more is the same tokens for both: not every request of a
+    customer takes the template or the merge that changed, and what else differs meets old entries there.
 
     Args:
         old: one side.
@@ -59,6 +71,8 @@ def questions(
         length: tokens of each prompt.
         count: how many are made of the corpus.
         decide: how many decidable ones there are.
+        words: both tokenizers, where real models answer; without them decidable prompts are for the one that copies.
+        most: tokens that are generated, and of an answer at most.
 
     """
     staged: dict[str, str] = {}
@@ -68,13 +82,23 @@ def questions(
         Asked(f"corpus-{number}", *(_joined([text[side] for text in texts], 3 * number, length) for side in (0, 1)))
         for number in range(count)
     ]
+    if any(one.old != one.new for one in asked):
+        alike = _joined([one for one, two in texts if one == two] or [one for one, _ in texts], 1, length)
+        asked.insert(0, Asked("alike", alike, alike))  # first: it is asked with every adapter, and for a second turn
     labels = [_inputs(old, new, staged, side) for side in (old, new)]
-    fillers = [texts[0][side] for side in (0, 1)]
     for number in range(decide):
-        (one, first), (two, second) = (
-            decidable(f"{label} {number}", filler, length) for label, filler in zip(labels, fillers, strict=True)
-        )
-        asked.append(Asked(f"decidable-{number}", one, two, first, second))
+        if words is None:
+            filler = texts[number % len(texts)][0]
+            made = [decidable(f"{label} {number}", filler, length) for label in labels]
+        else:
+            spoken = zip(words, labels, strict=True)
+            found = [in_own_words(encode, f"{label} {number}", length, most) for encode, label in spoken]
+            made = [one for one in found if one is not None]
+        if len(made) == len(labels):
+            (one, first), (two, second) = made
+            asked.append(Asked(f"decidable-{number}", one, two, first, second))
+        else:
+            missing["decidable"] = "the tokenizer does not keep a reference apart from what stands round it"
     return Questions(tuple(asked), staged, missing)
 
 

@@ -128,3 +128,19 @@ def test_snapshots_stand_for_the_tokens_where_there_are_some(rehearsed: Rehearse
     equal = rehearsed(deployment(), deployment(TEMPLATE), rendered=(ids, ids))
     assert equal.state == "inconclusive"
     assert "the same ids" in equal.missing["chat_template"]
+
+
+@pytest.mark.parametrize("tokens", [TEMPLATE, {"tokenizer.effective": digest("9")}])
+def test_other_tokens_hide_no_other_weights(tokens: Changes, rehearsed: Rehearse) -> None:
+    left = rehearsed(deployment(), deployment(WEIGHTS, tokens))
+    assert left.state == "refuted", left.reason
+    assert {hit.prompt for hit in left.isolation.hits if hit.wrong} == {"alike", "second-turn", "decidable-0"}
+    rolled = rehearsed(deployment(), deployment(WEIGHTS, tokens, ROLLED))
+    assert rolled.state == "proved", rolled.reason
+
+
+def test_snapshots_of_other_tokens_hide_no_other_weights(rehearsed: Rehearse) -> None:
+    ids = {f"c{number}": tuple(range(number, 150 + number)) for number in range(4)}
+    others = {name: (7, *tokens) for name, tokens in ids.items()}
+    seen = rehearsed(deployment(), deployment(WEIGHTS, TEMPLATE), rendered=(ids, others))
+    assert seen.state == "refuted", seen.reason
