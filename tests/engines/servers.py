@@ -67,30 +67,6 @@ def lmcache_server(folder: Path, adapters: Sequence[Mapping[str, Any]]) -> Itera
         yield port, f"http://127.0.0.1:{http}"
 
 
-@contextmanager
-def prompts(model: Path, transfer: Mapping[str, Any], log: Path) -> Iterator[Callable[..., dict[str, Any]]]:
-    """Start a vLLM, and yield what answers a prompt of token ids: what was cached, and the tokens that follow.
-
-    It takes its time to start, which only the first answer waits for.
-    """
-    program = Path(__file__).parent / "programs" / "answer_prompts.py"
-    settings = json.dumps({"model": str(model), "kv_transfer_config": transfer})
-    found = {**environment(installed("lmcache"), installed("vllm")), "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
-    with _running([sys.executable, str(program), settings], log, found, piped=True) as engine:
-
-        def ask(token_ids: Sequence[int], salt: str | None = None) -> dict[str, Any]:
-            assert engine.stdin is not None
-            assert engine.stdout is not None
-            engine.stdin.write(json.dumps({"token_ids": list(token_ids), "salt": salt}).encode() + b"\n")
-            engine.stdin.flush()
-            line = engine.stdout.readline()
-            assert line, f"vLLM has ended: {log.read_text(errors='replace')[-4000:]}"
-            found: dict[str, Any] = json.loads(line)
-            return found
-
-        yield ask
-
-
 def until(done: Callable[[], bool], log: Path) -> None:
     """Wait for something that a server does in its own time."""
     last = time.monotonic() + SECONDS
@@ -100,21 +76,19 @@ def until(done: Callable[[], bool], log: Path) -> None:
 
 
 @contextmanager
-def _running(
-    command: list[str], log: Path, env: Mapping[str, str], *, piped: bool = False
-) -> Iterator[subprocess.Popen[bytes]]:
+def _running(command: list[str], log: Path, env: Mapping[str, str]) -> Iterator[None]:
     with log.open("wb") as said:
         process = subprocess.Popen(
             command,
             env=dict(env),
             cwd=log.parent,  # not the repository's: its folders would shadow packages
-            stdin=subprocess.PIPE if piped else subprocess.DEVNULL,
-            stdout=subprocess.PIPE if piped else said,
+            stdin=subprocess.DEVNULL,
+            stdout=said,
             stderr=said,
             start_new_session=True,
         )
     try:
-        yield process
+        yield
     finally:
         process.send_signal(signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
@@ -122,7 +96,3 @@ def _running(
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        for stream in (process.stdin, process.stdout):
-            if stream is not None:
-                with suppress(BrokenPipeError):
-                    stream.close()

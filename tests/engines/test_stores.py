@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +16,15 @@ import yaml
 
 from kvgate.corpora.endpoints.client import Client
 from kvgate.corpora.snapshots.snapshot import open_snapshot
+from kvgate.probes.engines.program import Program
+from kvgate.probes.rehearsal.backend import Generation
 from kvgate.stores.scanning.entries import Entry
 from kvgate.stores.scanning.locate import open_store
 from tests.acceptance.releases import DECLARED, make
 from tests.cli.conftest import Ran, in_process
 
 from .models import tiny_llama
-from .servers import CHUNK, SECONDS, lmcache_server, prompts, redis_server, until
+from .servers import CHUNK, SECONDS, lmcache_server, redis_server, until
 
 TENANT = "tenant-a"
 VOCABULARY = make.VOCABULARY
@@ -57,14 +59,14 @@ class Stored:
     model: Path
     setting: dict[str, Any]
     checked: tuple[int, int]
-    answers: tuple[dict[str, Any], dict[str, Any]]
+    answers: tuple[Generation, Generation]
 
 
-def test_what_real_connectors_store_is_named_foretold_and_kept_apart(tmp_path: Path) -> None:
+def test_what_real_connectors_store_is_named_foretold_and_kept_apart(program: Program, tmp_path: Path) -> None:
     """One test, since what it looks at takes two engines and a server to come about."""
     work = tmp_path / "stores"
     work.mkdir()
-    with serving(work) as stored:
+    with serving(work, program) as stored:
         every_entry_of_the_server_is_named(stored)
         no_output_names_a_tenant_unless_asked(stored)
         exactly_the_names_foretold_are_there(stored, tmp_path)
@@ -74,7 +76,7 @@ def test_what_real_connectors_store_is_named_foretold_and_kept_apart(tmp_path: P
 
 
 @contextmanager
-def serving(work: Path) -> Iterator[Stored]:
+def serving(work: Path, program: Program) -> Iterator[Stored]:
     model, folder, native, example = work / "models" / "live", work / "kv", work / "native", work / "example"
     example.mkdir()
     write_model(model, 0)
@@ -95,27 +97,37 @@ def serving(work: Path) -> Iterator[Stored]:
             served = transfer("LMCacheMPConnector", server)
             beside = transfer("ExampleConnector", {"shared_storage_path": str(example)})
             both = transfer("MultiConnector", {"connectors": [served, beside]})
-            with prompts(model, both, work / "first.log") as ask:
-                first = captured(work / "first", model, served, adapters)
+            first = captured(work / "first", model, served, adapters)
+            with engine(program, model, both) as ask:
                 foretold = predict(first, NEXT, work)
                 for ids, salt in ((FIRST, None), (FIRST[:70], TENANT), (NEXT, None)):
-                    assert ask(ids, salt)["cached"] == 0
+                    assert ask(ids, salt).cached == 0
                 wanted = {*predict(first, FIRST, work), *predict(first, FIRST[:70], work, TENANT), *foretold}
                 until(lambda: stored_by(wanted), work / "lmcache.log")
 
             write_model(model, 1)
             with Client(http) as client:  # what follows comes from the stores, not from the server's memory
                 assert client.post("/cache/clear", {}).ok
-            with prompts(model, served, work / "second.log") as ask:
-                second = captured(work / "second", model, served, adapters)
-                checked, setting = check(first, second)
-                settled = edited(second, work / "settled", setting)
-                again, _ = check(first, settled)
+            second = captured(work / "second", model, served, adapters)
+            checked, setting = check(first, second)
+            settled = edited(second, work / "settled", setting)
+            again, _ = check(first, settled)
+            with engine(program, model, served) as ask:
                 answers = ask(FIRST, setting["value"]), ask(FIRST)
                 salted = set(predict(settled, FIRST, work))
                 until(lambda: stored_by(salted), work / "lmcache.log")
             manifests = (first, second, settled)
             yield Stored(folder, native, url, example, manifests, foretold, model, setting, (checked, again), answers)
+
+
+@contextmanager
+def engine(program: Program, model: Path, store: dict[str, Any]) -> Iterator[Callable[..., Generation]]:
+    """Start an engine in front of a store, and yield what answers a prompt of token ids with a salt or none."""
+    small = ["--dtype", "bfloat16", "--max-model-len", "256", "--block-size", "32", "--max-num-seqs", "1"]
+    flags = ["--model", str(model), *small, "--enforce-eager", "--skip-tokenizer-init"]
+    program.start("one", [*flags, "--kv-transfer-config", json.dumps(store)], program.folder("one"), {})
+    yield lambda ids, salt=None: program.generate("one", ids, 4, salt, skip=False)
+    program.end()
 
 
 def transfer(connector: str, settings: dict[str, Any]) -> dict[str, Any]:
@@ -243,5 +255,5 @@ def the_printed_setting_keeps_stale_entries_out_of_reach(stored: Stored) -> None
     assert stored.checked == (10, 0)
     assert in_process("namespace", str(stored.manifests[1]), "-q").out == f"{stored.setting['value']}\n"
     kept_apart, left_out = stored.answers
-    assert (kept_apart["cached"], left_out["cached"]) == (0, len(FIRST) // CHUNK * CHUNK)
-    assert kept_apart["token_ids"] != left_out["token_ids"]  # the hit was wrong
+    assert (kept_apart.cached, left_out.cached) == (0, len(FIRST) // CHUNK * CHUNK)
+    assert kept_apart.token_ids != left_out.token_ids  # the hit was wrong
