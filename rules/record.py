@@ -8,8 +8,10 @@ from typing import Any
 
 from kvgate.rules.action import action_for
 from kvgate.rules.canonical import canonical_json, digest
+from kvgate.rules.case import Case
 from kvgate.rules.decide import Decision
 from kvgate.rules.diff import changed_leaves
+from kvgate.rules.evidence import Evidence, refutations
 from kvgate.rules.find import Between
 from kvgate.rules.finding import side_as_data
 from kvgate.rules.manifest import Manifest
@@ -75,7 +77,7 @@ def record_of(decision: Decision, tool_version: str, sources: Sources | None = N
             "findings": [finding.as_data() for finding in decision.findings],
             "boundary": [_boundary(one, decision.case.old[one.baseline]) for one in decision.boundaries],
             "tokens": [item.figures for item in case.evidence if item.kind == "token-identity"],
-            "evidence": [{"digest": item.digest, **redacted(item).as_data()} for item in case.evidence],
+            "evidence": [_evidence(item, case) for item in case.evidence],
             "waivers": {
                 "used": [finding.waived for finding in decision.findings if finding.waived],
                 "unused": [
@@ -112,6 +114,14 @@ def differences(recorded: Any, derived: Any, path: str = "") -> list[str]:
         return [found for number, (a, b) in enumerate(pairs) for found in differences(a, b, f"{path}[{number}]")]
     equal = recorded == derived and isinstance(recorded, bool) == isinstance(derived, bool)
     return [] if equal else [path or "record"]
+
+
+def _evidence(item: Evidence, case: Case) -> dict[str, Any]:
+    """Return evidence as it may be shown; of a refutation of these deployments that a proof answers, that it is so."""
+    olds: Sequence[Manifest | None] = case.old or (None,)
+    against = [old for old in olds if item.speaks_against(old, case.new)]
+    answered = against and not any(item in refutations(case.evidence, old, case.new) for old in against)
+    return {"digest": item.digest, **redacted(item).as_data(), **({"answered": True} if answered else {})}
 
 
 def _source(source: tuple[str, str] | None) -> dict[str, str] | None:

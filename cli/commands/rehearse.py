@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,12 +13,10 @@ from kvgate.cli.options import Debug, NoColor
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kvgate.probes.embedded.backend import Folders
     from kvgate.probes.evaluation.prompts import Rendered
     from kvgate.probes.rehearsal.seen import Rehearsal
-    from kvgate.rules.evidence import State
+    from kvgate.rules.evidence import Evidence, State
     from kvgate.rules.manifest import Manifest
-    from kvgate.rules.progress import Progress
 
 _EXITS: Mapping[State, int] = {"proved": 0, "refuted": 10, "inconclusive": 11, "not-run": 11}
 _MODELS = ("real", "stand-in")
@@ -102,9 +99,17 @@ def rehearse(
     settle: Annotated[
         float, typer.Option(metavar="SECONDS", min=0, max=3600, help="endpoint: that OLD is given to store entries.")
     ] = 3,
+    supersedes: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="A refuted rehearsal that this one answers, if it is proved. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="The state alone, and no progress.")] = False,
     no_color: NoColor = False,
-    debug: Debug = False,  # noqa: ARG001 - read by the guard
+    debug: Debug = False,
 ) -> int:
     """Stage the hit that must not happen, in a store of its own that is removed afterwards.
 
@@ -122,16 +127,20 @@ def rehearse(
     Examples:
       kvgate rehearse release-7/ release-8/ -o evidence.json
       kvgate check release-7/ release-8/ --evidence evidence.json
+      kvgate rehearse release-7/ release-8b/ -o again.json --supersedes evidence.json
       kvgate rehearse release-7/ release-8/ --backend endpoint --old-endpoint http://a:8000 --new-endpoint http://b:8000
     """
+    given = dict(locals())
     import sys
 
     from kvgate import __version__
     from kvgate.cli import console
     from kvgate.cli.formats.page import Page
-    from kvgate.cli.formats.rehearsal import rehearsal_page
+    from kvgate.cli.formats.rehearsal import Told, rehearsal_page
     from kvgate.cli.output import refuse_overwriting, write_file
     from kvgate.cli.progress import shown
+    from kvgate.cli.rehearsal_files import answers, command_of, earlier_refutations, evidence_paths
+    from kvgate.cli.rehearsal_models import find_checkpoints
     from kvgate.cli.rehearsing import Options, make_backend, refuse_unusable
     from kvgate.inputs import load_manifest
     from kvgate.probes.rehearsal.claims import asks_of
@@ -145,18 +154,8 @@ def rehearse(
     if model not in (None, *_MODELS):
         raise UsageError(f"{model!r} is not one of {', '.join(_MODELS)}", where="--model")
     first, second = load_manifest(old), load_manifest(new)
-    told = {
-        "--model": model,
-        "--settle": f"{settle:g}" if backend == "endpoint" else None,
-        "--old-launch": old_launch,
-        "--new-launch": new_launch,
-        "--old-endpoint": old_endpoint,
-        "--new-endpoint": new_endpoint,
-        "--control-endpoint": control_endpoint,
-    }
-    asked = ["--backend", backend, "--evaluate", str(evaluate)]
-    asked += [one for option, value in told.items() if value is not None for one in (option, str(value))]
-    command = shlex.join(["kvgate", "rehearse", old, new, *asked])
+    earlier = earlier_refutations(supersedes or (), first, second)
+    command = command_of(rehearse, given)
     options = Options(
         python=engine_python,
         folders=tuple(engine_path or ()),
@@ -171,39 +170,54 @@ def rehearse(
     )
     refuse_unusable(backend, options)
 
-    def write(seen: Rehearsal) -> None:
-        if output is None:
-            return
-        found = evidence_of(first, second, seen, backend=backend, tools={"kvgate": __version__}, command=command)
-        for path, one in zip(_paths(output), found, strict=True):
+    def write(seen: Rehearsal) -> tuple[Evidence, Evidence]:
+        found = evidence_of(
+            first,
+            second,
+            seen,
+            backend=backend,
+            tools={"kvgate": __version__},
+            command=command,
+            refutations=[one.evidence for one in earlier],
+        )
+        for path, one in zip(paths, found, strict=False):
             write_file(path, canonical_json(one.as_data()).decode("utf-8") + "\n")
+        return found
 
-    if output is not None:
-        refuse_overwriting(_paths(output), [Path(one.source) for one in (first, second)])
+    paths = () if output is None else evidence_paths(output)
+    refuse_overwriting(paths, [Path(one) for one in (first.source, second.source, *(one.file for one in earlier))])
     # First of all, so that a run that is interrupted leaves no earlier proof standing for itself.
     write(Rehearsal(asks_of(first, second).claim, "not-run", "it did not come to an end"))
+    why_stand_in = None
     with shown(quiet=quiet, no_color=no_color) as progress:
         rendered = _rendered(first, second)
-        folders = None
+        checkpoints = None
         if model != "stand-in" and backend != "endpoint":
-            folders = _folders(first, second, (old_model, new_model), must=model == "real", progress=progress)
-        # A real model's own words are not at hand here, so only stand-ins are asked what they can decide.
-        decidable = evaluate // 2 if folders is None and backend == "embedded" else 0
+            checkpoints, why_stand_in = find_checkpoints(
+                first, second, (old_model, new_model), must=model == "real", progress=progress
+            )
+        # Only this back end has a model that copies, or the tokenizer of the real one.
+        decidable = evaluate // 2 if backend == "embedded" else 0
         size = Size(corpus=evaluate - decidable, decidable=decidable)
-        made = make_backend(backend, first, second, folders, options)
+        made = make_backend(backend, first, second, None if checkpoints is None else checkpoints.folders, options)
         seen = run(first, second, made, rendered=rendered, size=size, progress=progress)
-    write(seen)
+    if checkpoints is not None and (file := checkpoints.written_to()) is not None:
+        seen = Rehearsal(seen.claim, "not-run", f"{file} was written to while its model ran: what ran is not known")
+    found = write(seen)
     if quiet:
         console.emit(f"{seen.state}\n")
-    else:
-        page = Page(console.width(), color=console.colored(sys.stdout, no_color=no_color))
-        rehearsal_page(page, seen)
-        console.emit(page.text())
+        return _EXITS[seen.state]
+    told = Told(
+        old=old,
+        new=new,
+        stand_in=why_stand_in,
+        written=tuple((str(path), one) for path, one in zip(paths, found, strict=False)),
+        answers=tuple(answers(found, earlier)),
+    )
+    page = Page(console.width(), color=console.colored(sys.stdout, no_color=no_color))
+    rehearsal_page(page, seen, told)
+    console.emit(page.text())
     return _EXITS[seen.state]
-
-
-def _paths(output: Path) -> tuple[Path, Path]:
-    return output, output.with_name(f"{output.stem}.kv-equivalence.json")
 
 
 def _rendered(old: Manifest, new: Manifest) -> tuple[Rendered, Rendered] | None:
@@ -221,47 +235,3 @@ def _rendered(old: Manifest, new: Manifest) -> tuple[Rendered, Rendered] | None:
         entries = (one for one in open_snapshot(*named).entries() if one.renders[0].ok and one.renders[0].ids)
         sides.append({one.id: tuple(one.renders[0].ids) for one in islice(entries, _MOST_CONVERSATIONS)})
     return (sides[0], sides[1]) if sides[0].keys() & sides[1].keys() else None
-
-
-def _folders(
-    old: Manifest, new: Manifest, given: tuple[Path | None, Path | None], *, must: bool, progress: Progress
-) -> Folders | None:
-    """Return both checkpoints, once they were seen to hold what the manifests say; ``None``: a stand-in answers.
-
-    Raises:
-        InputError: the real model was asked for, and cannot answer.
-
-    """
-    from kvgate.cli import console
-    from kvgate.probes.embedded.backend import Folders
-    from kvgate.rules.errors import InputError
-
-    found = []
-    for side, folder in zip((old, new), given, strict=True):
-        place = folder or Path(str(side.value("model.id")))
-        why = _why_not(side, place, progress)
-        if why is not None and (must or folder is not None):
-            raise InputError(why, where=str(place), hint="--model stand-in")
-        if why is not None:
-            if place.is_dir():
-                console.say(f"a stand-in answers: {place}: {why}")
-            return None
-        found.append(place.resolve())
-    return Folders(*found)
-
-
-def _why_not(side: Manifest, folder: Path, progress: Progress) -> str | None:
-    """Say why a checkpoint cannot answer for a manifest; ``None`` where it can."""
-    from kvgate.cli.commands.stored import Stored
-    from kvgate.probes.embedded.real import too_large
-
-    if not folder.is_dir():
-        return "there is no checkpoint folder there"
-    if (why := too_large(folder)) is not None:
-        return why
-    expected = side.value("weights.checkpoint.digest")
-    if expected is None:
-        return "the manifest has no digest of its weights"
-    if Stored(None, opaque=False, progress=progress).checkpoint(folder).digest != expected:
-        return f"it does not hold the weights of {side.source}"
-    return None

@@ -167,7 +167,7 @@ def _evidence(report: Report) -> Iterator[str]:
         yield "none was given or gathered"
     for item in report.evidence:
         reason = f" ({item.reason})" if item.reason else ""
-        head = f"{item.kind}: {item.state}{reason}; {'decided a finding' if item.used else 'decided nothing'}"
+        head = f"{item.kind}: {item.state}{reason}; {item.decided}"
         yield "\n    * ".join([escaped(head), *_seen(item)])
 
 

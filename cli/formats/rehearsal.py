@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvgate.cli.plain import visible
@@ -9,6 +11,7 @@ from kvgate.cli.plain import visible
 if TYPE_CHECKING:
     from kvgate.cli.formats.page import Page
     from kvgate.probes.rehearsal.seen import Part, Rehearsal
+    from kvgate.rules.evidence import Evidence
 
 _STYLES = {"held": "green", "failed": "bold red", "open": "yellow", "not-run": "yellow"}
 _WORDS = {"open": "shows nothing", "not-run": "not run"}
@@ -24,12 +27,50 @@ _CLAIMS = {
 }
 
 
-def rehearsal_page(page: Page, seen: Rehearsal) -> None:
+@dataclass(frozen=True)
+class Told:
+    """What the command knows beside what was seen.
+
+    Attributes:
+        old: the deployments, as they were named.
+        new: likewise.
+        stand_in: why a stand-in answered; ``None`` where that was asked for, or none did.
+        written: evidence by the file that holds it.
+        answers: refutations that were to be answered, by their files: why they are not; ``None`` where they are.
+
+    """
+
+    old: str
+    new: str
+    stand_in: str | None = None
+    written: tuple[tuple[str, Evidence], ...] = ()
+    answers: tuple[tuple[str, str | None], ...] = ()
+
+
+def rehearsal_page(page: Page, seen: Rehearsal, told: Told) -> None:
     """Lay a rehearsal out; the state is the last line."""
-    page.say(f"claim: {_CLAIMS[seen.claim]}")
+    page.say(f"old: {visible(told.old)}")
+    page.say(f"new: {visible(told.new)}")
+    because = f"; they differ in, or leave open: {', '.join(seen.because)}" if seen.because else ""
+    page.say(f"claim: {_CLAIMS[seen.claim]}{because}", hang=2)
     if (ground := seen.ground) is not None:
         stood = "the deployments' own weights" if ground.model == "real" else "tiny stand-ins with random weights"
-        page.say(f"staged with {stood}, {ground.precision}; {_CAME_UP[ground.procedure]}")
+        page.say(f"staged with {stood}, {ground.precision}; {_CAME_UP[ground.procedure]}", hang=2)
+        if told.stand_in is not None and ground.model == "stand-in":
+            page.say(f"not with their own: {visible(told.stand_in)} (--old-model, --new-model)", hang=2)
+    if seen.state != "not-run":
+        _parts(page, seen)
+    if seen.mistakes:
+        page.heading("MISTAKES")
+        for mistake in seen.mistakes:
+            page.say(f"{mistake.id}: {visible(mistake.what)}", indent=2, hang=2)
+    page.gap()
+    _written(page, told)
+    _next(page, seen, told)
+    page.say(seen.state, style=_STATES[seen.state])
+
+
+def _parts(page: Page, seen: Rehearsal) -> None:
     for name, part in (
         ("control", seen.control),
         ("isolation", seen.isolation),
@@ -43,13 +84,37 @@ def rehearsal_page(page: Page, seen: Rehearsal) -> None:
             page.heading(heading)
             for name, what in sorted(found.items()):
                 page.say(f"{name}: {visible(what)}", indent=2, hang=2)
-    if seen.mistakes:
-        page.heading("MISTAKES")
-        for mistake in seen.mistakes:
-            page.say(f"{mistake.id}: {visible(mistake.what)}", indent=2, hang=2)
-    page.gap()
-    page.say(visible(seen.reason))
-    page.say(seen.state, style=_STATES[seen.state])
+
+
+def _written(page: Page, told: Told) -> None:
+    for file, why in told.answers:
+        page.say(
+            f"answers {visible(file)}" if why is None else f"does not answer {visible(file)}: {visible(why)}", hang=2
+        )
+    if told.written:
+        files = (f"{visible(file)} ({one.kind}: {one.state})" for file, one in told.written)
+        page.say(f"wrote {', '.join(files)}", hang=2)
+    else:
+        page.say("nothing was written (-o FILE.json)")
+
+
+def _next(page: Page, seen: Rehearsal, told: Told) -> None:
+    """Say what it comes to, and what to do now."""
+    sides = shlex.join([told.old, told.new])
+    file = told.written[0][0] if told.written else "EVIDENCE.json"
+    evidence = [one for file, _ in told.written or ((file, None),) for one in ("--evidence", file)]
+    evidence += [one for earlier, _ in told.answers for one in ("--evidence", earlier)]
+    check = f"kvgate check {sides} {shlex.join(evidence)}"
+    if seen.state == "proved":
+        held = "old entries may be read" if seen.claim == "reuse" else "the boundary holds"
+        page.say(f"In this rehearsal {held}. What the manifests ask for beside it, `kvgate check` says:", hang=2)
+        page.whole(visible(check), indent=2)
+    elif seen.state == "refuted":
+        page.say(f"Do not roll it out: {visible(seen.reason)}.", hang=2)
+        page.say("Put that right, capture, and rehearse again:", hang=2)
+        page.whole(visible(f"kvgate rehearse {sides} -o AGAIN.json --supersedes {shlex.quote(file)}"), indent=2)
+    else:
+        page.say(f"Nothing is proved: {visible(seen.reason)}.", hang=2)
 
 
 def _part(page: Page, name: str, part: Part) -> None:

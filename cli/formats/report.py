@@ -109,7 +109,7 @@ class Examined:
     tokens: tuple[TokenFigures, ...]
     swept: tuple[str, ...]
     command: str | None
-    used: bool
+    decided: str
 
 
 @dataclass(frozen=True)
@@ -214,6 +214,7 @@ def read_report(record: Mapping[str, Any]) -> Report:
     findings = [_finding(finding) for finding in body["findings"]]
     findings.sort(key=lambda one: (WORST_FIRST.index(one.group), one.order, one.path, one.baseline or 0))
     used = {digest for finding in findings for digest in finding.evidence}
+    answered = {one["digest"] for one in body["evidence"] if one.get("answered")}
     options = body["options"]
     return Report(
         verdict=body["verdict"],
@@ -242,7 +243,7 @@ def read_report(record: Mapping[str, Any]) -> Report:
             Clearing(one["baseline"], one["command"], one["blastRadius"], one["owner"])
             for one in body["action"].get("clear", ())
         ),
-        evidence=tuple(_evidence(one, used) for one in body["evidence"]),
+        evidence=tuple(_evidence(one, used, answered) for one in body["evidence"]),
         derived=body["namespace"].get("derived"),
         missing=tuple((one["dimension"], one["settle"]) for one in body["namespace"].get("missing", ())),
         namespace=place_text(body["namespace"].get("current", {})),
@@ -293,7 +294,17 @@ def _group(data: Mapping[str, Any], open_: Sequence[str]) -> Group:
     return "met" if data["obligations"] else "harmless"
 
 
-def _evidence(data: Mapping[str, Any], used: set[str]) -> Examined:
+def _decided(data: Mapping[str, Any], used: set[str], answered: set[str]) -> str:
+    if data["digest"] in used:
+        return "decided a finding"
+    if data["digest"] in answered:
+        return "a proof answers it"
+    if data["state"] == "proved" and answered & set(data.get("supersedes", ())):
+        return "answers what was refuted"
+    return "decided nothing"
+
+
+def _evidence(data: Mapping[str, Any], used: set[str], answered: set[str]) -> Examined:
     coverage = data["coverage"]
     tokens, swept = _tokens(data), _swept(data)
     return Examined(
@@ -313,7 +324,7 @@ def _evidence(data: Mapping[str, Any], used: set[str]) -> Examined:
         tokens=tokens,
         swept=swept,
         command=data["command"],
-        used=data["digest"] in used,
+        decided=_decided(data, used, answered),
     )
 
 

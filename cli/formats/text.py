@@ -188,10 +188,8 @@ def _evidence(page: Page, report: Report) -> None:
     if not report.evidence:
         page.say("none was given or gathered", indent=2)
     for item in report.evidence:
-        used = "decided a finding" if item.used else "decided nothing"
-        page.say(
-            f"{item.kind}: {item.state}" + (f" ({item.reason})" if item.reason else "") + f"; {used}", indent=2, hang=2
-        )
+        reason = f" ({item.reason})" if item.reason else ""
+        page.say(f"{item.kind}: {item.state}{reason}; {item.decided}", indent=2, hang=2)
         if item.examined:
             page.say("examined: " + ", ".join(f"{count} {what}" for what, count in item.examined), indent=4, hang=2)
         for what, why in item.missing:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -119,7 +120,7 @@ def steps(report: Report) -> list[Step]:
             )
         )
     elif not report.accepted:
-        found += [*_silences(report), *_clearings(report), *_settings(report)]
+        found += [*_silences(report), *_clearings(report), *_settings(report), *_rehearsals(report)]
     elif report.declared_clear:
         found += _clearings(report)
     if any(_settle(finding) != _NO_SETTING for finding in report.group("unverified")):
@@ -244,15 +245,36 @@ def _clearings(report: Report) -> Iterator[Step]:
     yield Step(f"Delete the old entries, {declared}", tuple(commands), tuple(reach), (order,))
 
 
+def _standing(report: Report) -> list[Shown]:
+    """Return the refutations that no setting answers."""
+    open_ = (*report.group("separate"), *report.group("delete"))
+    return [finding for finding in open_ if finding.kind == "adverse" and finding.fix is not None]
+
+
+def _rehearsals(report: Report) -> Iterator[Step]:
+    for finding in _standing(report):
+        old = report.baselines[finding.baseline or 0].name
+        again = shlex.join(["kvgate", "rehearse", old, report.new, "-o", "AGAIN.json", "--supersedes", "EVIDENCE.json"])
+        alone = len(report.group("separate")) == 1 and not report.group("delete")
+        yield Step(
+            "Show that what was rehearsed before does not happen any more"
+            if alone
+            else "Then rehearse again: a setting alone does not answer what was seen",
+            (again,),
+            notes=("EVIDENCE.json holds what was refuted; give both to the check (`--evidence`, twice).",),
+        )
+
+
 def _settings(report: Report) -> Iterator[Step]:
-    if not report.group("separate"):
+    standing = _standing(report)
+    if len(report.group("separate")) <= sum(one.group == "separate" for one in standing):
         return
     if report.settings:
         exact = []
         for one in report.settings:
             exact += [f"{one.path}: {one.value}", *(f"  {line}" for line in one.how)]
         one_of = "one of these settings" if len(report.settings) > 1 else "this setting"
-        alone = not any(report.group(name) for name in ("delete", "unverified"))
+        alone = not standing and not any(report.group(name) for name in ("delete", "unverified"))
         then = f"Then capture and check again: the verdict stays {report.verdict}"
         yield Step(
             f"Put the new deployment in a namespace of its own: {one_of}",

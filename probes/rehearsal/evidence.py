@@ -58,7 +58,7 @@ def evidence_of(
         "control": _part(rehearsal.control),
         "isolation": _part(rehearsal.isolation),
         "equivalence": _part(rehearsal.equivalence),
-        "between_tenants": _part(rehearsal.tenants),
+        "between_tenants": None if rehearsal.tenants.state == "not-run" else _part(rehearsal.tenants),
         "mistakes": [{"id": one.id, "what": one.what} for one in rehearsal.mistakes],
     }
     if ground and (tolerance := tolerance_for(ground.precision)) is not None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import shlex
 from pathlib import Path
 
 import pytest
 import yaml
 
-from kvgate.checking import check
 from kvgate.cli import rehearsing
 from kvgate.cli.commands import rehearse as module
+from kvgate.cli.rehearsal_files import command_of
 from kvgate.probes.embedded.backend import EmbeddedBackend
 from kvgate.probes.embedded.child import Child
 from kvgate.rules.errors import InputError, UsageError
+from tests.cli.conftest import in_process
 from tests.probes.rehearsal.pairs import BASE, ROLLED, WEIGHTS
 from tests.rules.clean import data
 
@@ -32,18 +35,65 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, child: Child) -> tuple
     return str(paths[0]), str(paths[1])
 
 
-def test_a_refuted_rehearsal_is_named_and_check_takes_it(
-    pair: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_loop_after_a_refuted_rehearsal(pair: tuple[str, str], tmp_path: Path) -> None:
+    """Red, and the mistake is named; the namespace is edited; rehearsed again, and the check accepts."""
+    old, new = pair
+    first, second, edited = (str(tmp_path / name) for name in ("first.json", "second.json", "edited.yaml"))
+    seen = in_process("rehearse", old, new, "--evaluate", "2", "-o", first)
+    assert (seen.code, seen.out.splitlines()[-1]) == (10, "refuted")
+    assert "control: held" in seen.out
+    assert "namespace-not-rolled: cache.namespace is the same on both sides" in seen.out
+    assert f"--supersedes {first}" in seen.out
+    assert json.loads((tmp_path / "first.kv-equivalence.json").read_text())["state"] == "inconclusive"
+    refused = in_process("check", old, new, "--evidence", first)
+    assert (refused.code, "kvgate rehearse" in refused.out) == (10, True)
+    named = in_process("namespace", new, "--quiet").out.strip()
+    Path(edited).write_text(yaml.safe_dump(data({**BASE, **WEIGHTS, "cache.namespace": named})))
+    alone = in_process("check", old, edited, "--evidence", first)
+    assert (alone.code, "Show that what was rehearsed before" in alone.out) == (10, True)
+    again = ("rehearse", old, edited, "--evaluate", "2", "--supersedes", first, "-o")
+    assert "would overwrite" in in_process(*again, first).err
+    ran = in_process(*again, second)
+    assert (ran.code, f"answers {first}" in ran.out) == (0, True)
+    accepted = in_process("check", old, edited, "--evidence", first, "--evidence", second)
+    assert accepted.code == 0
+    assert "a proof answers it" in accepted.out
+    assert "answers what was refuted" in accepted.out
+
+
+def test_a_proof_of_less_answers_nothing_and_what_is_no_refutation_is_refused(
+    pair: tuple[str, str], tmp_path: Path
 ) -> None:
-    written = tmp_path / "seen.json"
-    assert module.rehearse(*pair, output=written, evaluate=2) == 10
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[-1] == "refuted"
-    assert "control: held  with the boundary taken away the stale entry is hit, and the output is wrong" in lines
-    assert "  namespace-not-rolled: cache.namespace is the same on both sides" in lines
-    assert json.loads((tmp_path / "seen.kv-equivalence.json").read_text())["state"] == "inconclusive"
-    found = check(*pair, evidence=[written])
-    assert "refuted-rehearsal" in [finding.rule for finding in found.decision.findings]
+    old, new = pair
+    rolled, first, second = (str(tmp_path / name) for name in ("rolled.yaml", "first.json", "second.json"))
+    Path(rolled).write_text(yaml.safe_dump(data({**BASE, **WEIGHTS, **ROLLED})))
+    assert in_process("rehearse", old, new, "--evaluate", "2", "-o", first, "-q").code == 10
+    ran = in_process("rehearse", old, rolled, "--evaluate", "1", "--supersedes", first, "-o", second)
+    assert (ran.code, "does not answer" in ran.out, "prompts were asked" in ran.out) == (0, True, True)
+    assert json.loads(Path(second).read_text())["supersedes"] == []
+    proof = in_process("rehearse", old, rolled, "--supersedes", second)
+    assert (proof.code, "nothing that a rehearsal answers" in proof.err) == (3, True)
+    other = tmp_path / "other.yaml"
+    other.write_text(yaml.safe_dump(data({**BASE, "engine.version": "0.32.0"})))
+    stranger = in_process("rehearse", old, str(other), "--supersedes", first)
+    assert (stranger.code, "about other deployments" in stranger.err) == (3, True)
+
+
+_PARAMETERS = inspect.signature(module.rehearse).parameters
+
+
+@pytest.mark.parametrize("name", sorted(_PARAMETERS.keys() - {"old", "new"}))
+def test_the_command_in_evidence_makes_it_again(name: str) -> None:
+    """Every option that changes what is seen is in it, also one that comes later."""
+    given = {one: parameter.default for one, parameter in _PARAMETERS.items()} | {"old": "a b", "new": "c"}
+    values = ["x y", "z"] if "list" in str(_PARAMETERS[name].annotation) else ["x y"]
+    given[name] = values if len(values) > 1 else values[0]
+    told = [word for one in values for word in (f"--{name.replace('_', '-')}", one)]
+    unseen = name in ("output", "quiet", "no_color", "debug")
+    assert shlex.split(command_of(module.rehearse, given)) == [
+        *("kvgate", "rehearse", "a b", "c"),
+        *([] if unseen else told),
+    ]
 
 
 def test_a_proof_ends_with_zero_and_says_what_it_stands_on(

@@ -1,0 +1,82 @@
+"""What ``kvgate rehearse`` writes: evidence, what makes it again, and what of earlier evidence it answers."""
+
+from __future__ import annotations
+
+import inspect
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kvgate.rules.evidence import Evidence
+    from kvgate.rules.manifest import Manifest
+
+_SIDES = ("old", "new")
+_SHOWN = ("output", "quiet", "no_color", "debug")  # what is written and how, which changes nothing that is seen
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """A refutation that was made before, and where it was read."""
+
+    file: str
+    evidence: Evidence
+
+
+def command_of(command: Callable[..., int], given: Mapping[str, Any]) -> str:
+    """Return the line that does the same again: every option that is not at its default.
+
+    Args:
+        command: the function behind it.
+        given: its arguments, by name. None of them holds a secret: keys of APIs are given by the names of variables.
+
+    """
+    words = ["kvgate", command.__name__, *(str(given[side]) for side in _SIDES)]
+    for name, parameter in inspect.signature(command).parameters.items():
+        value = given[name]
+        if name in (*_SIDES, *_SHOWN) or value is None or value == parameter.default:
+            continue
+        for one in value if isinstance(value, (list, tuple)) else [value]:
+            words += [f"--{name.replace('_', '-')}", f"{one:g}" if isinstance(one, float) else str(one)]
+    return shlex.join(words)
+
+
+def evidence_paths(output: Path) -> tuple[Path, Path]:
+    """Return where evidence of isolation goes, and that about KV beside it."""
+    return output, output.with_name(f"{output.stem}.kv-equivalence.json")
+
+
+def earlier_refutations(files: Iterable[Path], old: Manifest, new: Manifest) -> list[Earlier]:
+    """Read the refutations that a rehearsal is to answer.
+
+    Raises:
+        InputError: one cannot be read, is no refutation that a rehearsal could answer, or is about other deployments.
+
+    """
+    from kvgate.inputs import load_evidence
+    from kvgate.rules.errors import InputError
+
+    found = []
+    for evidence, file, _ in load_evidence(files):
+        if evidence.state != "refuted" or evidence.kind not in ("isolation", "kv-equivalence"):
+            raise InputError(
+                f"is {evidence.kind} evidence that is {evidence.state}: nothing that a rehearsal answers",
+                where=file,
+                hint="name the evidence of the rehearsal that was refuted",
+            )
+        if not evidence.speaks_against(old, new):
+            raise InputError(
+                f"is about other deployments than {old.source} and {new.source}: nothing of theirs is refuted by it",
+                where=file,
+                hint="leave it out",
+            )
+        found.append(Earlier(file, evidence))
+    return found
+
+
+def answers(found: Sequence[Evidence], earlier: Iterable[Earlier]) -> list[tuple[str, str | None]]:
+    """Say of each earlier refutation, by its file, why it is not answered; ``None`` where it is."""
+    of_kind = {one.kind: one for one in found}
+    return [(one.file, of_kind[one.evidence.kind].why_no_answer(one.evidence)) for one in earlier]

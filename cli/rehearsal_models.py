@@ -1,0 +1,107 @@
+"""The checkpoints that answer in a rehearsal: those that hold what the manifests say, and go on holding it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kvgate.rules.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from kvgate.probes.embedded.backend import Folders
+    from kvgate.rules.manifest import Manifest
+    from kvgate.rules.progress import Progress
+
+_Stamps = dict[str, tuple[int, int, int]]
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """Both sides' folders, as they were when they were looked at.
+
+    Attributes:
+        folders: what models are loaded from.
+        stamps: of every file that a model or an adapter is made of.
+
+    """
+
+    folders: Folders
+    stamps: _Stamps
+    adapters: tuple[Path, ...]
+
+    def written_to(self) -> str | None:
+        """Return a file that is not what it was: what ran is not known to be what was hashed; ``None``: none."""
+        now = _stamps((self.folders.old, self.folders.new, *self.adapters))
+        changed = sorted(name for name in now.keys() | self.stamps.keys() if now.get(name) != self.stamps.get(name))
+        return changed[0] if changed else None
+
+
+def find_checkpoints(
+    old: Manifest, new: Manifest, given: tuple[Path | None, Path | None], *, must: bool, progress: Progress
+) -> tuple[Checkpoints | None, str | None]:
+    """Return both checkpoints, once they were seen to hold what the manifests say; else why a stand-in answers.
+
+    Raises:
+        InputError: the real model was asked for, and cannot answer.
+
+    """
+    from kvgate.probes.embedded.backend import Folders
+
+    sides = list(zip((old, new), given, strict=True))
+    places = [(folder or Path(str(side.value("model.id")))).resolve() for side, folder in sides]
+    adapters = tuple(dict.fromkeys(folder for side, _ in sides for _, folder, _ in _adapters(side)))
+    stamps = _stamps((*places, *adapters))
+    for (side, folder), place in zip(sides, places, strict=True):
+        why = _why_not(side, place, progress)
+        if why is not None and (must or folder is not None):
+            raise InputError(why, where=str(place), hint="--model stand-in")
+        if why is not None:
+            return None, f"{place}: {why}"
+    return Checkpoints(Folders(*places), stamps, adapters), None
+
+
+def _why_not(side: Manifest, folder: Path, progress: Progress) -> str | None:
+    """Say why a checkpoint cannot answer for a manifest; ``None`` where it can."""
+    from kvgate.cli.commands.stored import Stored
+    from kvgate.probes.embedded.real import too_large
+    from kvgate.weights.adapters import fingerprint_adapter
+
+    if not folder.is_dir():
+        return "there is no checkpoint folder there"
+    if (why := too_large(folder)) is not None:
+        return why
+    expected = side.value("weights.checkpoint.digest")
+    if expected is None:
+        return "the manifest has no digest of its weights"
+    if Stored(None, opaque=False, progress=progress).checkpoint(folder).digest != expected:
+        return f"it does not hold the weights of {side.source}"
+    for name, place, digest in _adapters(side):
+        try:
+            found = fingerprint_adapter(place).digest
+        except InputError as error:
+            return f"the adapter {name!r}: {error}"
+        if found != digest:
+            return f"the adapter {name!r}: {place} does not hold the bytes of {side.source}"
+    return None
+
+
+def _adapters(side: Manifest) -> Iterator[tuple[str, Path, str | None]]:
+    for name, entry in (side.value("adapters") or {}).items():
+        if entry.get("removed") is not True:
+            yield name, Path(str(entry.get("path"))).resolve(), entry.get("digest")
+
+
+def _stamps(folders: Iterable[Path]) -> _Stamps:
+    found: _Stamps = {}
+    for file in (
+        file for folder in folders for pattern in ("*.safetensors", "*.json") for file in folder.glob(pattern)
+    ):
+        try:
+            told = file.stat()
+        except OSError:
+            continue
+        found[str(file)] = (told.st_size, told.st_mtime_ns, told.st_ino)
+    return found
