@@ -9,15 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from kvgate.corpora.endpoints.client import Client
 from tests.cli.conftest import Ran, in_process
 
+from .fronts import Deployed, fronts
 from .test_stores import IMAGE, VOCABULARY, transfer, write_model
 from .test_vllm_weights import UNPACKED
 from .vllm_server import vllm
 
 SETS = ("--set=engine.accelerator=CPU", "--set=cache.tenancy=null", "--set=inputs=null")
+STORES = ("kv-a", "kv-b", "kv-c")
 REQUESTS: tuple[dict[str, Any], ...] = (
     {"prompt": [(7 * number + 3) % VOCABULARY for number in range(100)], "max_tokens": 6},
     {"custom_id": "b", "prompt": [(11 * number + 3) % VOCABULARY for number in range(140)], "max_tokens": 6},
@@ -61,7 +64,9 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     for seed, folder in enumerate((served, other)):
         write_model(folder, seed)
     store = transfer("ExampleConnector", {"shared_storage_path": str(tmp_path / "kv")})
-    (tmp_path / "kv").mkdir()
+    for name in STORES:
+        (tmp_path / name).mkdir()
+    (tmp_path / "kv").symlink_to(tmp_path / STORES[0])
     flags = ("--max-model-len", "256", "--no-skip-tokenizer-init", "--enable-prompt-tokens-details")
     (tmp_path / "requests.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in REQUESTS))
     with vllm(served, UNPACKED, 1, tmp_path / "log", *flags, "--kv-transfer-config", json.dumps(store)) as url:
@@ -97,10 +102,14 @@ def test_a_store_that_outlives_its_weights_is_implicated_and_named(
     probed = server.run("canary", "probe", "--endpoint", server.url, "--words", "30", "--tries", "1", "-o", "json")
     assert (probed.code, json.loads(probed.out)["byTokens"]) == (10, "leaks")
 
-    verified = server.run("record", "verify", "record.json", "--endpoint", server.url, "-o", "json")
+    verify = ("record", "verify", "record.json", "--endpoint", server.url, "-o", "json")
+    verified = server.run(*verify)
+    assert (verified.code, json.loads(verified.out)["state"]) == (11, "cannot tell"), verified.out
+    verified = server.run(*verify, "--unasked", "untold")
     items = {item["name"]: item for item in json.loads(verified.out)["items"]}
     assert (verified.code, json.loads(verified.out)["state"]) == (0, "ready"), items
     assert "renderings of diagnostic@" in items["tokens"]["why"]
+    assert [name for name, item in items.items() if item["state"] != "same"] == ["untold"]
 
     (server.work / "system.txt").write_text("You answer questions about orders and refunds. " * 4)
     monkeypatch.setenv("CANARY_SECRET", "a secret of some length")
@@ -115,10 +124,39 @@ def test_a_store_that_outlives_its_weights_is_implicated_and_named(
     code, stale = server.bypass(*evidence, "stale.json")
     assert (code, stale["verdict"], stale["counts"]) == (10, "cache implicated", {"differs": 3})
     assert all(one["cachedTokens"] and not one["cachedTokensBypassed"] for one in stale["requests"])
-    swapped = server.run("record", "verify", "record.json", "--endpoint", server.url, "-o", "json")
+    swapped = server.run(*verify)
     different = [item["name"] for item in json.loads(swapped.out)["items"] if item["state"] == "differs"]
     assert (swapped.code, different) == (10, ["weights"])
 
     for name, code in (("healthy", 0), ("stale", 10)):
         report = in_process("check", "rel", "rel", "--evidence", f"{name}.json", "--no-config")
         assert (report.code, "refuted-bypass-diff" in report.out) == (code, code == 10), report.out
+
+    old_entries_are_read_where_the_store_was_not_moved(server)
+
+
+def old_entries_are_read_where_the_store_was_not_moved(server: Server) -> None:
+    """Old, new and a control on servers that run already: each with weights and a store, on the one engine."""
+    ran = server.run("capture", str(server.other), "-o", "other", "--no-config")
+    assert ran.code == 0, ran.err
+    captured = yaml.safe_load((server.work / "rel" / "manifest.yaml").read_text())
+    weights = yaml.safe_load((server.work / "other" / "manifest.yaml").read_text())["weights"]
+    weights["checkpoint"]["map"] = None
+    for name, place, held in (("old", "/kv-b", {}), ("new", "/kv-c", weights), ("stale", "/kv-b", weights)):
+        side = {**captured, "cache": {**captured["cache"], "location": place}}
+        side["weights"] = {**captured["weights"], **held}
+        (server.work / "rel" / f"{name}.yaml").write_text(yaml.safe_dump(side))
+    mine, moved = (server.work / name for name in STORES[1:])
+    old, control = Deployed(server.work / "served", mine), Deployed(server.other, mine)
+    for new, place, code, state in (("new", moved, 0, "proved"), ("stale", mine, 10, "refuted")):
+        with fronts(server.url, server.work / "kv", [old, Deployed(server.other, place), control]) as urls:
+            sides = [f"--{side}-endpoint={url}" for side, url in zip(("old", "new", "control"), urls, strict=True)]
+            asked = ("rehearse", "rel/old.yaml", f"rel/{new}.yaml", "--backend", "endpoint", *sides, "--evaluate", "1")
+            ran = server.run(*asked, "--settle", "0", "-o", f"{new}.json")
+        evidence = json.loads((server.work / f"{new}.json").read_text())
+        assert (ran.code, evidence["state"]) == (code, state), ran.out
+        figures = evidence["figures"]
+        assert figures["control"]["cached_tokens"] > 0 < figures["control"]["wrong"]
+        assert bool(figures["isolation"]["cached_tokens"]) is (state == "refuted")
+        assert [one["id"] for one in figures["mistakes"]] == (["namespace-not-rolled"] if code else [])
+        assert (figures["procedure"], figures["model"]) == ("running servers", "real")
