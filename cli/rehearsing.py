@@ -7,17 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvgate.rules.errors import InputError, UsageError
+from kvgate.rules.errors import UsageError
 
 if TYPE_CHECKING:
     from kvgate.probes.embedded.backend import Folders
-    from kvgate.probes.engines.sides import Launch
     from kvgate.probes.rehearsal.backend import Backend
     from kvgate.rules.manifest import Manifest
 
 BACKENDS = ("embedded", "vllm", "endpoint")
 
-_LARGEST_LAUNCH = 1 << 20
+_SECONDS = 60.0  # an interpreter starts in less
 _SERVERS = "--old-endpoint, --new-endpoint"
 _OLD_ENGINE = "--old-engine-python, --old-engine-path"
 _LAUNCHES = "--old-launch, --new-launch"
@@ -74,6 +73,10 @@ def refuse_unusable(name: str, options: Options) -> None:
         open_client(url, options.key, options.seconds)
     if name != "vllm" and (options.old_python is not None or options.old_folders):
         raise UsageError("only --backend vllm starts engines", where=_OLD_ENGINE)
+    if name == "vllm":
+        _need_vllm(options.python, options.folders, "--engine-python, --engine-path")
+        if options.old_python is not None or options.old_folders:
+            _need_vllm(options.old_python or options.python, options.old_folders, _OLD_ENGINE)
     started = [one is not None for one in options.launches]
     if name != "vllm" and any(started):
         raise UsageError("only --backend vllm starts launch files", where=_LAUNCHES)
@@ -105,6 +108,7 @@ def _vllm(old: Manifest, new: Manifest, folders: Folders | None, options: Option
     import shutil
     import sys
 
+    from kvgate.cli.launch_files import read_launch_file
     from kvgate.probes.engines.backend import VllmBackend
     from kvgate.probes.engines.installation import Installation
 
@@ -120,7 +124,11 @@ def _vllm(old: Manifest, new: Manifest, folders: Folders | None, options: Option
     if options.old_python is not None or options.old_folders:
         before = installed(options.old_python or options.python, options.old_folders)
     old_file, new_file = options.launches
-    launches = None if old_file is None or new_file is None else (_launch(old_file, old), _launch(new_file, new))
+    launches = (
+        None
+        if old_file is None or new_file is None
+        else (read_launch_file(old_file, old), read_launch_file(new_file, new))
+    )
     return lambda: VllmBackend(old, new, installation, old_installation=before, folders=folders, launches=launches)
 
 
@@ -132,52 +140,34 @@ def _endpoint(old: Manifest, new: Manifest, _folders: Folders | None, options: O
     return lambda: EndpointBackend(old, new, urls, key=options.key, seconds=options.seconds, settles=options.settle)
 
 
-def _launch(file: Path, manifest: Manifest) -> Launch:
-    """Read the flags and variables that a launch line starts vLLM with.
-
-    Raises:
-        InputError: it cannot be read, is none of vLLM's, leaves something open, or starts another deployment.
-
-    """
-    from kvgate.corpora.files import open_regular
-    from kvgate.deployments.launch import LaunchFile, read_launch
-    from kvgate.deployments.launch.invocation import find_invocation
-    from kvgate.probes.engines.sides import Launch
-    from kvgate.rules.change import alike
-    from kvgate.rules.values import Known
-
-    try:
-        with open_regular(file) as stream:
-            content = stream.read(_LARGEST_LAUNCH + 1)
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", where=str(file)) from None
-    if len(content) > _LARGEST_LAUNCH:
-        raise InputError(f"larger than the {_LARGEST_LAUNCH:,} bytes allowed", where=str(file))
-    launch = LaunchFile(str(file), content)
-    for facts in read_launch([launch]):
-        for path, value in facts.values.items():
-            held = manifest.get(path)
-            # What the line leaves out, an operator may have declared; but not what it stores with.
-            told = value is not None or path == "cache.connector"
-            scalar = not isinstance(value, (dict, list))
-            if told and scalar and isinstance(held, Known) and not alike(held.value, value):
-                raise InputError(
-                    f"{path} is {value!r} here, and {held.value!r} in {manifest.source}",
-                    where=str(file),
-                    hint="capture it",
-                )
-    found = find_invocation(launch.text(), str(file))
-    if found.engine != "vllm":
-        raise InputError(f"starts {found.engine}, and only vLLM is started here", where=str(file))
-    words = [*found.arguments, *found.environment.values()]
-    if open_ := sorted({one for word in words for one in word.expansions}):
-        raise InputError(f"what stands for {', '.join(open_)} is not in the file", where=str(file))
-    variables = {name: word.text for name, word in found.environment.items()}
-    return Launch(tuple(word.text for word in found.arguments), variables)
-
-
 def _need_torch(where: str) -> None:
     import importlib.util
 
     if importlib.util.find_spec("torch") is None:
-        raise UsageError("needs torch", where=where, hint="pip install torch")
+        raise UsageError("needs torch", where=where, hint="pip install 'kvgate[rehearse]'")
+
+
+def _need_vllm(python: Path | None, folders: tuple[Path, ...], where: str) -> None:
+    """Refuse an interpreter that has no vLLM, before anything is read or started."""
+    import os
+    import subprocess
+    import sys
+
+    named = python or Path(sys.executable)
+    asked = "import importlib.util, sys; sys.exit(importlib.util.find_spec('vllm') is None)"
+    paths = os.pathsep.join(str(folder.resolve()) for folder in folders)
+    try:
+        found = subprocess.run(  # noqa: S603 - an interpreter that the caller names
+            [str(named), "-c", asked],
+            env={**os.environ, "PYTHONPATH": paths},
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        why = error.strerror if isinstance(error, OSError) else f"no answer within {_SECONDS:g} s"
+        raise UsageError(f"{named} cannot be run: {why}", where=where) from None
+    if found.returncode != 0:
+        raise UsageError(f"{named} has no vLLM", where=where, hint="name the interpreter, or the folder, that has it")

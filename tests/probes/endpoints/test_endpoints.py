@@ -232,7 +232,8 @@ def test_a_launch_file_of_another_deployment_is_refused(tmp_path: Path) -> None:
     side, script = tmp_path / "side.yaml", tmp_path / "serve.sh"
     side.write_text(yaml.safe_dump(data(BASE)))
     script.write_text("vllm serve acme/support-8b --block-size 64\n")
-    both = ("--old-launch", str(script), "--new-launch", str(script))
+    (tmp_path / "vllm.py").touch()  # where one is looked for
+    both = ("--old-launch", str(script), "--new-launch", str(script), "--engine-path", str(tmp_path))
     ran = in_process("rehearse", str(side), str(side), "--backend", "vllm", *both, "-q")
     assert ran.code == 3, ran.err
     assert "is 64 here, and 16 in" in ran.err
