@@ -2,7 +2,7 @@
 
     python benchmarks/engine_noise.py [SEEDS] [--python PYTHON] [--path FOLDER]...
 
-Stand-ins of several architectures in each number format, in front of LMCache's files: what one engine has stored is
+Random models of several architectures in each number format, in front of LMCache's files: what one engine has stored is
 read by another, and computed by it. The largest difference of a log-probability (nats) and of a key or value (of the
 largest magnitude in its layer). The rows for vLLM in `probes/evaluation/data/tolerances.yaml` come from this.
 """
@@ -12,26 +12,33 @@ from __future__ import annotations
 import argparse
 import hashlib
 import random
+import shutil
 import sys
+import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kvgate.probes.embedded.backend import Folders
 from kvgate.probes.embedded.child import Child
+from kvgate.probes.embedded.stand_in import Side
 from kvgate.probes.engines.backend import VllmBackend
 from kvgate.probes.engines.installation import Installation
 from kvgate.probes.engines.program import Program
+from kvgate.probes.engines.sides import write_stand_in
 from kvgate.probes.evaluation.comparison import compare_answers
 from kvgate.probes.rehearsal.backend import Prompt, Start
 from kvgate.rules.manifest import Manifest, manifest_from
 
+_WORDS = 512
 _PLAIN = {
-    "hidden_size": 64,
+    "hidden_size": 128,
     "intermediate_size": 128,
     "num_hidden_layers": 3,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "head_dim": 32,
-    "vocab_size": 512,
+    "vocab_size": _WORDS,
     "max_position_embeddings": 1024,
     "rms_norm_eps": 1e-5,
     "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
@@ -42,9 +49,25 @@ _KINDS: dict[str, dict[str, Any]] = {
     "Qwen3ForCausalLM": {"model_type": "qwen3"},
     "GraniteForCausalLM": {"model_type": "granite"},
     "MixtralForCausalLM": {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2},
+    "LlamaForCausalLM wide": {
+        "model_type": "llama",
+        "hidden_size": 1024,
+        "intermediate_size": 2816,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 4,
+        "head_dim": 64,
+    },
 }
 _LENGTHS, _STEPS = (120, 215, 270), 16
 _Apart = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class _Started:
+    installation: Installation
+    program: Program
+    child: Child
+    models: Path
 
 
 def main() -> None:
@@ -55,29 +78,32 @@ def main() -> None:
     parser.add_argument("--path", type=Path, action="append", default=[])
     asked = parser.parse_args()
     installation = Installation(asked.python, tuple(folder.resolve() for folder in asked.path))
-    program, child = Program(installation), Child()
+    models = Path(tempfile.mkdtemp())
+    started = _Started(installation, Program(installation), Child(), models)
     try:
         for dtype in ("float32", "bfloat16", "float16"):
             logprob = noise = 0.0
             for name, kind in _KINDS.items():
                 for seed in range(asked.seeds):
-                    config = {"architectures": [name], **_PLAIN, **kind}
-                    old, new = (_deployment(config, dtype, seed) for _ in range(2))
-                    found = _apart(old, new, installation, program, child)
+                    config = {"architectures": name.split()[:1], **_PLAIN, **kind}
+                    found = _apart(config, dtype, seed, started)
                     print(f"{dtype} {name} {seed}: {found[0]:.3g} nats, {found[1]:.3g}", file=sys.stderr)
                     logprob, noise = max(logprob, found[0]), max(noise, found[1])
             print(f"{dtype}/vllm/cpu: logprob {logprob:.3g} nats, kv {noise:.3g}")
     finally:
-        program.close()
-        child.close()
+        started.program.close()
+        started.child.close()
+        shutil.rmtree(models)
 
 
-def _apart(old: Manifest, new: Manifest, installation: Installation, program: Program, child: Child) -> _Apart:
-    backend = VllmBackend(old, new, installation, program=program, child=child)
+def _apart(config: dict[str, Any], dtype: str, seed: int, started: _Started) -> _Apart:
+    old, new = (_deployment(config, dtype, seed) for _ in range(2))
+    folder = started.models / f"{len(list(started.models.iterdir()))}"
+    write_stand_in(started.child, Side(config, seed, seed, dtype, dtype, {}), folder, foreign=False)
+    installation, program = started.installation, started.program
+    backend = VllmBackend(old, new, installation, folders=Folders(folder, folder), program=program, child=started.child)
     draw = random.Random(old.sha256)
-    prompts = [
-        Prompt(str(length), tuple(draw.randrange(_PLAIN["vocab_size"]) for _ in range(length))) for length in _LENGTHS
-    ]
+    prompts = [Prompt(str(length), tuple(draw.randrange(_WORDS) for _ in range(length))) for length in _LENGTHS]
     try:
         backend.ground()
         fills = backend.start(Start(old, "store", fills=True))
@@ -102,7 +128,7 @@ def _deployment(config: dict[str, Any], dtype: str, seed: int) -> Manifest:
     digest = "blake3:" + hashlib.sha256(f"{config}{seed}".encode()).hexdigest()
     data = {
         "schema": "kvgate/manifest/v1",
-        "model": {"id": "noise", "config": config},
+        "model": {"id": "noise", "config": config, "quantization": None, "code": None},
         "weights": {"checkpoint": {"digest": digest}},
         "precision": {"compute": dtype, "kv_cache": dtype, "kv_scales": None},
         "adapters": [],
