@@ -1,10 +1,10 @@
-"""How far one model is from itself when only the place differs at which its prompt is cut.
+"""How far one model is from itself when only the shapes differ in which its prompt is computed.
 
     python benchmarks/numerical_noise.py [SEEDS]
 
-Tiny random models of several architectures, each number format and kind of attention: the prompt computed whole, and
-its first part computed first. Prints the largest difference of a log-probability (nats) and of a key or value (of the
-largest magnitude in its layer). What `probes/evaluation/data/tolerances.yaml` allows comes from this.
+Tiny random models of several architectures, each number format and kind of attention: the prompt computed whole, once
+more, and cut in several places. Prints the largest difference of a log-probability (nats) and of a key or value (of
+the largest magnitude in its layer). What `probes/evaluation/data/tolerances.yaml` allows comes from this.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from kvgate.probes.embedded.models import build
+from kvgate.probes.embedded.noise import noise_of
 
 _SMALL: dict[str, Any] = {
     "hidden_size": 64,
@@ -51,14 +52,14 @@ _KINDS: dict[str, dict[str, Any]] = {
     "deepseek_v3": _LATENT,
     "mixtral": {"num_local_experts": 4, "sliding_window": None},
 }
-_LENGTH, _CUTS, _STEPS = 200, (1, 64, 131, 192), 4
+_LENGTH = 200
 
 
 def main() -> None:
     """Measure, and print a row for each number format and kind of attention."""
     seeds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     torch.set_num_threads(1)
-    print(f"torch {torch.__version__}, {len(_KINDS)} architectures, {seeds} seeds, {len(_CUTS)} cuts")
+    print(f"torch {torch.__version__}, {len(_KINDS)} architectures, {seeds} seeds")
     for dtype in ("float32", "bfloat16", "float16"):
         for attention in ("eager", "sdpa"):
             worst = [_apart(kind, dtype, attention, seed) for kind in _KINDS for seed in range(seeds)]
@@ -71,32 +72,7 @@ def _apart(kind: str, dtype: str, attention: str, seed: int) -> tuple[float, flo
     spec = {"kind": "stand-in", "dtype": dtype, "attention": attention, "seed": seed, "tail_seed": seed}
     model = build({**spec, "config": config})
     ids = torch.randint(0, 512, (_LENGTH,), generator=torch.Generator().manual_seed(seed)).tolist()
-    whole = model.empty(dtype)
-    steps = [model.compute(ids, whole)]
-    said: list[int] = []
-    for _ in range(_STEPS):
-        said.append(int(steps[-1].argmax()))
-        steps.append(model.compute(said[-1:], whole))
-    logprob = kv = 0.0
-    for cut in _CUTS:
-        parts = model.empty(dtype)
-        model.compute(ids[:cut], parts)
-        again = [model.compute(ids[cut:], parts)]
-        again += [model.compute([token], parts) for token in said]  # the same context, whatever is likeliest
-        likely = [torch.topk(one, 8).indices for one in steps]
-        logprob = max(
-            logprob,
-            *(float((a[i] - b[i]).abs().max()) for a, b, i in zip(steps, again, likely, strict=True)),
-        )
-        kv = max(kv, *(_layer(a, b) for a, b in zip(whole.layers, parts.layers, strict=True)))
-    return logprob, kv
-
-
-def _layer(one: Any, two: Any) -> float:
-    return max(
-        float((a.float() - b.float()).abs().max() / a.float().abs().max())
-        for a, b in ((one.keys, two.keys), (one.values, two.values))
-    )
+    return noise_of(model, ids, dtype)
 
 
 if __name__ == "__main__":

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from kvgate.probes.embedded.child import Child
+from kvgate.probes.embedded.child import Child, Device
 from kvgate.probes.embedded.real import real_pair
 from kvgate.probes.embedded.stand_in import VOCABULARY, Side, stand_in
 from kvgate.probes.evaluation.own_words import Encode
 from kvgate.probes.evaluation.references import TOKENS
-from kvgate.probes.rehearsal.backend import CannotStageError, Generation, Ground, LayerError, Prompt, Start
+from kvgate.probes.evaluation.tolerances import Tolerance, measured_here, tolerance_for
+from kvgate.probes.rehearsal.backend import (
+    CannotStageError,
+    Generation,
+    Ground,
+    LayerError,
+    NoControlError,
+    Prompt,
+    Start,
+)
 from kvgate.probes.rehearsal.filing import file_prompt
 from kvgate.rules.change import same
 from kvgate.rules.manifest import Manifest
@@ -24,6 +34,9 @@ _ATTENTION = "eager"
 
 _NEVER_STAGED = ("engine.args", "engine.packages", "engine.kv_layout", "parallelism", "cache.version", "cache.serde")
 """What a model that runs here has nothing of: a difference in one of these is not there when it runs."""
+
+_MEASURED = (64, 200, 600)
+"""Tokens of the prompts by which a model is measured against itself."""
 
 _MEMORY = 8 << 30
 _FOREIGN = 0x5EED
@@ -46,6 +59,7 @@ class EmbeddedBackend:
         new: the one that is rolled out.
         folders: checkpoints with the real weights; tiny models stand in where there are none.
         child: a process that stays for further rehearsals, which the caller ends; else one of its own.
+        device: where models are run.
 
     """
 
@@ -58,30 +72,71 @@ class EmbeddedBackend:
         *,
         folders: Folders | None = None,
         child: Child | None = None,
+        device: Device = "cpu",
     ) -> None:
         self._old, self._new, self._folders = old, new, folders
         self.stands_in = folders is None
         self._pair = stand_in(old, new) if folders is None else real_pair(old, new)
-        self._child = child or Child(memory=_MEMORY + (0 if folders is None else 2 * _bytes(folders)))
+        memory = _MEMORY + (0 if folders is None else 2 * _bytes(folders))
+        self._child = child or Child(memory=memory, device=device)
         self._ends_it = child is None
+        self._device = device
         self._versions: Mapping[str, str] = {}
 
     def ground(self) -> Ground:
         """Say what is staged, and on what."""
         self._versions = self._versions or self._child.ask({"op": "versions"})
+        if self._device == "cuda" and "cuda" not in self._versions:
+            raise CannotStageError("torch sees no GPU here")
         side = self._pair.new
+        precision = f"{side.dtype}/{_ATTENTION}/{self._device}"
         return Ground(
             model="stand-in" if self._folders is None else "real",
-            precision=f"{side.dtype}/{_ATTENTION}/cpu",
+            precision=precision,
             staged=self._pair.staged,
             missing={**self._pair.missing, "procedure": _NO_PROCEDURE},
             engines=self._folders is not None and self._serves(),
             tools=self._versions,
             seeds={"old": self._pair.old.seed, "new": side.seed} if self._folders is None else {},
+            measured=self._measure() if tolerance_for(precision) is None else None,
         )
 
+    def _measure(self) -> Tolerance:
+        """Measure how far the new deployment's model is from itself.
+
+        Raises:
+            CannotStageError: too far for anything to be told.
+
+        """
+        side = self._pair.new
+        asked = [Prompt("noise", ())] + ([Prompt("noise", (), answer=())] if self.stands_in else [])
+        found = []
+        for prompt in asked:
+            known = self.vocabulary(side, prompt)
+            drawn = [[(7 * at * at + 31 * at + length) % known for at in range(length)] for length in _MEASURED]
+            model = self.model(Start(self._new, ""), prompt)
+            found.append(self._child.ask({"op": "noise", "model": model, "saved": side.saved, "prompts": drawn}))
+        logprob, kv = (max(one[what] for one in found) for what in ("logprob", "kv"))
+        floor = measured_here(side.dtype, _ATTENTION, self._where(), logprob, kv)
+        if floor is None:
+            raise CannotStageError(
+                f"on {self._where()} the model is {logprob:.2g} nats from itself, and {kv:.2g} in what is stored, "
+                "where only shapes differ: nothing can be told from it"
+            )
+        return floor
+
+    def _where(self) -> str:
+        return self._versions.get("cuda", "a CPU") if self._device == "cuda" else "a CPU"
+
     def start(self, start: Start) -> _Worker:
-        """Start a worker: the child process holds its model once it is asked something."""
+        """Start a worker: the child process holds its model once it is asked something.
+
+        Raises:
+            NoControlError: it is one that would read torn entries.
+
+        """
+        if start.torn:
+            raise NoControlError("a torn entry is noticed by the connector's own code or not, and that does not run")
         return _Worker(self._child, self, start)
 
     def words(self) -> tuple[Encode, Encode] | None:
@@ -108,11 +163,16 @@ class EmbeddedBackend:
         """Return what stands for a deployment."""
         return self._pair.old if deployment is self._old else self._pair.new
 
+    def vocabulary(self, side: Side, prompt: Prompt) -> int:
+        """Return how many ids the model knows that answers a prompt."""
+        copies = self.stands_in and prompt.answer is not None
+        return TOKENS if copies else int(side.config.get("vocab_size", VOCABULARY))
+
     def model(self, start: Start, prompt: Prompt) -> dict[str, Any]:
         """Return the specification of the model that answers a prompt."""
         side = self.side(start.deployment)
         seed, tail = (_FOREIGN, _FOREIGN) if start.foreign else (side.seed, side.tail_seed)
-        common = {"dtype": side.dtype, "attention": _ATTENTION, "seed": seed, "tail_seed": tail}
+        common = {"dtype": side.dtype, "attention": _ATTENTION, "seed": seed, "tail_seed": tail, "device": self._device}
         if self._folders is None:
             if prompt.answer is not None:
                 return {**common, "kind": "copying"}
@@ -134,17 +194,25 @@ class EmbeddedBackend:
             "engine.name": "transformers",
             "engine.version": self._versions.get("transformers"),
             "engine.attention_backend": _ATTENTION,
-            "engine.accelerator": "cpu",
             "engine.speculative": None,
             "model.quantization": None,
             "model.code": None,
         }
         both = (self._old, self._new)
-        return all(
-            isinstance(told := side.get(path), Known) and told.value == value
-            for side in both
-            for path, value in runs.items()
-        ) and all(same(self._old.get(path), self._new.get(path)) is True for path in _NEVER_STAGED)
+        return (
+            all(
+                isinstance(told := side.get(path), Known) and told.value == value
+                for side in both
+                for path, value in runs.items()
+            )
+            and all(side.value("engine.accelerator") in self._accelerator() for side in both)
+            and all(same(self._old.get(path), self._new.get(path)) is True for path in _NEVER_STAGED)
+        )
+
+    def _accelerator(self) -> Collection[str]:
+        """What a manifest may call the device that is run on."""
+        name = self._where()
+        return {"cpu"} if self._device == "cpu" else {name, *re.split(r"[\s-]+", name)}
 
 
 def _bytes(folders: Folders) -> int:
@@ -198,8 +266,7 @@ class _Worker:
             raise CannotStageError(f"under which names entries lie is not known: {'; '.join(filing.unknown)}")
         side = self._backend.side(start.deployment)
         # The bytes that stand for tokens, and a snapshot's ids, may be more than a model has.
-        copies = self._backend.stands_in and prompt.answer is not None
-        known = TOKENS if copies else int(side.config.get("vocab_size", VOCABULARY))
+        known = self._backend.vocabulary(side, prompt)
         return {
             "model": self._backend.model(start, prompt),
             "saved": side.saved,

@@ -7,7 +7,7 @@ the file. Nothing is pickled.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,14 +59,16 @@ class Store:
         self._place = place
         self._saved = _SAVED[saved]
 
-    def restore(self, cache: Any, stretches: Sequence[tuple[int, Sequence[str]]], most: int, compute: Any) -> list[str]:
+    def restore(
+        self, cache: Any, stretches: Sequence[tuple[int, Sequence[str]]], most: int, placed: Mapping[str, Any]
+    ) -> list[str]:
         """Fill an empty cache with leading stretches, as far as all names of each lie here; return those names.
 
         Args:
             cache: see :func:`empty_cache`.
             stretches: end and names of each, in order.
             most: tokens that may be restored; one has to be left to compute.
-            compute: the number format of the model.
+            placed: the number format of the model, and the device that it is on.
 
         """
         read: list[str] = []
@@ -80,9 +82,8 @@ class Store:
                     tensors |= {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - no mapping
             for number, layer in enumerate(cache.layers):
                 if (key := tensors.get(f"{number}.k")) is not None:
-                    layer.update(
-                        self._understood(key).to(compute), self._understood(tensors[f"{number}.v"]).to(compute)
-                    )
+                    kv = (self._understood(one).to(**placed) for one in (key, tensors[f"{number}.v"]))
+                    layer.update(*kv)
             read += names
         return read
 
@@ -93,7 +94,7 @@ class Store:
         self._folder.mkdir(exist_ok=True)
         for end, names in stretches:
             tensors = {
-                f"{number}.{part}": states[:, :, begin:end].to(self._saved).contiguous()
+                f"{number}.{part}": states[:, :, begin:end].to(device="cpu", dtype=self._saved).contiguous()
                 for number, layer in enumerate(cache.layers)
                 if layer.get_seq_length()
                 for part, states in (("k", layer.keys), ("v", layer.values))

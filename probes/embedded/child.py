@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Mapping
+from typing import Literal
 
 from kvgate.probes.rehearsal.process import ChildProcess
+
+Device = Literal["cpu", "cuda"]
 
 _ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
@@ -13,11 +17,14 @@ _ENVIRONMENT = {
     "TRANSFORMERS_VERBOSITY": "error",
     "TOKENIZERS_PARALLELISM": "false",
     "OMP_NUM_THREADS": "1",
-    "CUDA_VISIBLE_DEVICES": "",
     "PYTHONDONTWRITEBYTECODE": "1",
     "PYTHONHASHSEED": "0",
     "PYTHONSAFEPATH": "1",
     "PYTHONUTF8": "1",
+}
+_ON: Mapping[str, Mapping[str, str]] = {
+    "cpu": {"CUDA_VISIBLE_DEVICES": ""},
+    "cuda": {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"},  # without it the same product may be another one
 }
 
 
@@ -25,14 +32,16 @@ class Child(ChildProcess):
     """One child process for a whole rehearsal, with its scratch folder.
 
     Args:
-        memory: bytes that it may allocate.
+        memory: bytes that it may allocate; not limited where it has a GPU, whose driver maps far more than it uses.
         seconds: how long one answer may take.
+        device: ``cpu`` or ``cuda``: whether it sees a GPU.
 
     """
 
-    def __init__(self, *, memory: int = 8 << 30, seconds: float = 120.0) -> None:
-        worker = [sys.executable, "-m", "kvgate.probes.embedded.worker", str(memory)]
-        super().__init__(worker, _ENVIRONMENT, seconds=seconds)
+    def __init__(self, *, memory: int = 8 << 30, seconds: float = 120.0, device: Device = "cpu") -> None:
+        limit = memory if device == "cpu" else 0
+        worker = [sys.executable, "-m", "kvgate.probes.embedded.worker", str(limit)]
+        super().__init__(worker, {**_ENVIRONMENT, **_ON[device]}, seconds=seconds)
 
     def clear(self) -> None:
         """Remove every store; models are kept."""

@@ -49,6 +49,7 @@ class Model:
     Attributes:
         module: transformers' own.
         layers: how many there are; those that read an earlier one's KV hold none.
+        placed: the format and the device of its weights.
 
     """
 
@@ -58,7 +59,8 @@ class Model:
         if strange := sorted({kind.__name__ for kind in kinds} - _KEPT):
             raise ValueError(f"some of its layers keep more than keys and values ({', '.join(strange)})")
         self.layers = len(kinds)
-        self.dtype = next(module.parameters()).dtype
+        first = next(module.parameters())
+        self.placed = {"dtype": first.dtype, "device": first.device}
         self._cache_name = "cache" if "cache" in inspect.signature(module.forward).parameters else "past_key_values"
         self._louder = 1.0
         if spread:
@@ -68,13 +70,20 @@ class Model:
         """Return an empty cache for it, in the format in which KV is stored."""
         return empty_cache(self.layers, saved)
 
-    def compute(self, token_ids: list[int], cache: Any) -> Any:
-        """Compute tokens behind what a cache holds, and return the log-probabilities after the last one."""
-        with torch.inference_mode():
-            return torch.log_softmax(self._louder * self._logits(token_ids, cache), -1)
+    def compute(self, token_ids: list[int], cache: Any, *, copies: int = 1) -> Any:
+        """Compute tokens behind what a cache holds, and return the log-probabilities after the last one.
 
-    def _logits(self, token_ids: list[int], cache: Any) -> Any:
-        ids = torch.tensor([token_ids])
+        Args:
+            token_ids: one or more.
+            cache: see :meth:`empty`.
+            copies: how many times over in one batch; the first one's answer is returned.
+
+        """
+        with torch.inference_mode():
+            return torch.log_softmax(self._louder * self._logits(token_ids, cache, copies), -1)
+
+    def _logits(self, token_ids: list[int], cache: Any, copies: int = 1) -> Any:
+        ids = torch.tensor([token_ids] * copies, device=self.placed["device"])
         with torch.inference_mode():
             found = self.module(input_ids=ids, use_cache=True, logits_to_keep=1, **{self._cache_name: cache})
             return found.logits[0, -1].float()
@@ -85,6 +94,7 @@ def build(spec: Mapping[str, Any]) -> Model:
 
     Args:
         spec: ``kind`` (``stand-in``, ``real``, ``copying``), ``dtype``, ``attention``, ``seed``, ``tail_seed``;
+            ``device`` (``cpu`` where there is none);
             ``config`` (a whole config) but for copying; ``folder`` for real; ``adapter``: ``None`` or its ``seed``,
             ``rank`` and ``scale``, or ``folder`` and ``scale``.
 
@@ -96,6 +106,7 @@ def build(spec: Mapping[str, Any]) -> Model:
     if spec["kind"] != "real":  # the library has read a real one in its format
         for parameter in module.parameters():  # buffers stay: RoPE turns by its frequencies in full
             parameter.data = parameter.data.to(_DTYPES[spec["dtype"]])
+    module.to(spec.get("device", "cpu"))
     return Model(module, _SPREAD if spec["kind"] == "stand-in" else 0.0)
 
 

@@ -63,6 +63,8 @@ class Serving:
             import torch
 
             torch.set_num_threads(1)
+            torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+            torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
             torch.use_deterministic_algorithms(True, warn_only=True)
             job = {
                 "versions": self._versions,
@@ -70,6 +72,7 @@ class Serving:
                 "compare": self._compare,
                 "write": self._write,
                 "encode": self._encode,
+                "noise": self._noise,
             }[request["op"]]
             return job(request)
         except (MemoryError, RecursionError) as error:
@@ -81,7 +84,8 @@ class Serving:
         import torch
         import transformers
 
-        return {"torch": torch.__version__, "transformers": transformers.__version__}
+        found = {"torch": torch.__version__, "transformers": transformers.__version__}
+        return {**found, "cuda": torch.cuda.get_device_name()} if torch.cuda.is_available() else found
 
     def model(self, spec: dict[str, Any]) -> Model:
         """Return the model of a specification, built once."""
@@ -105,7 +109,7 @@ class Serving:
         store = Store(self._scratch / request["store"], request["place"], saved)
         cache = model.empty(saved)
         with torch.inference_mode():
-            read = store.restore(cache, request["read"], len(ids) - 1, model.dtype)
+            read = store.restore(cache, request["read"], len(ids) - 1, model.placed)
             cached = int(cache.get_seq_length())
             found = model.compute(ids[cached:], cache)
             written = store.save(cache, request["write"]) if request["write"] else []
@@ -123,6 +127,14 @@ class Serving:
         self.model(request["model"]).module.save_pretrained(request["folder"])
         return {}
 
+    def _noise(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Say how far a model is from itself, the worst of several prompts."""
+        from kvgate.probes.embedded.noise import BATCHES, noise_of
+
+        model = self.model(request["model"])
+        found = [noise_of(model, ids, request["saved"], BATCHES) for ids in request["prompts"]]
+        return {"logprob": max(one for one, _ in found), "kv": max(two for _, two in found)}
+
     def _encode(self, request: dict[str, Any]) -> dict[str, Any]:
         """Encode texts with a checkpoint's own tokenizer."""
         from kvgate.corpora.tokenizers.backend import Folder, build
@@ -139,13 +151,14 @@ class Serving:
         import torch
 
         from kvgate.probes.embedded.blocks import Store
+        from kvgate.probes.embedded.noise import apart
 
         model = self.model(request["model"])
         ids, saved = request["token_ids"], request["saved"]
         stored, whole, cut = (model.empty(saved) for _ in range(3))
         with torch.inference_mode():
             store = Store(self._scratch / request["store"], request["place"], saved)
-            store.restore(stored, request["read"], len(ids), model.dtype)
+            store.restore(stored, request["read"], len(ids), model.placed)
             if not (held := int(stored.get_seq_length())):
                 return {"layers": None}
             model.compute(ids, whole)
@@ -153,7 +166,10 @@ class Serving:
             model.compute(ids[:middle], cut)
             model.compute(ids[middle:], cut)
             layers = [
-                [max(_apart(a, c, held) for a, c in zip(_kv(one), _kv(two), strict=True)) for two in (old, again)]
+                [
+                    max(apart(a[:, :, :held], c[:, :, :held]) for a, c in zip(_kv(one), _kv(two), strict=True))
+                    for two in (old, again)
+                ]
                 for old, one, again in zip(stored.layers, whole.layers, cut.layers, strict=True)
                 if one.get_seq_length()  # a layer that reads another's KV holds none
             ]
@@ -162,15 +178,6 @@ class Serving:
 
 def _kv(layer: Any) -> tuple[Any, Any]:
     return layer.keys, layer.values
-
-
-def _apart(computed: Any, other: Any, held: int) -> float:
-    """The largest difference of two states, relative to the largest magnitude of the computed one."""
-    one, two = computed[:, :, :held].float(), other[:, :, :held].float()
-    if one.shape != two.shape:
-        return float("inf")
-    found = float((one - two).abs().max() / one.abs().max().clamp_min(1e-30))
-    return found if found == found else float("inf")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
 from kvgate.probes.evaluation.own_words import Encode
+from kvgate.probes.evaluation.tolerances import Tolerance, tolerance_for
 from kvgate.rules.manifest import Manifest
 
 Boundary = Literal["in-force", "removed", "no-reuse"]
@@ -100,6 +101,8 @@ class Start:
             writes nothing, or works on a copy.
         instead_of: whose place, namespace and salts it uses where the boundary is removed.
         foreign: other weights are planted in it, so that what it stores is known to be wrong for everybody.
+        torn: what lies there is as a writer left it that ended half-way: of every entry the first half of its bytes,
+            under its whole name.
 
     """
 
@@ -109,6 +112,7 @@ class Start:
     fills: bool = False
     instead_of: Manifest | None = None
     foreign: bool = False
+    torn: bool = False
 
 
 class Worker(Protocol):
@@ -147,6 +151,7 @@ class Ground:
         procedure: how the deployments came up.
         tools: versions.
         seeds: what random parts were drawn from.
+        measured: the floor of what can be told, where it was measured in this run.
 
     """
 
@@ -158,6 +163,12 @@ class Ground:
     procedure: Procedure = "plan"
     tools: Mapping[str, str] = field(default_factory=dict)
     seeds: Mapping[str, int] = field(default_factory=dict)
+    measured: Tolerance | None = None
+
+    @property
+    def tolerance(self) -> Tolerance | None:
+        """The floor of what can be told; ``None`` where nobody measured it."""
+        return self.measured or tolerance_for(self.precision)
 
 
 class Backend(Protocol):
