@@ -7,20 +7,30 @@ under its connector is exchanged, which is what a restart with other settings co
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from kvgate.probes.embedded.backend import Folders
 from kvgate.probes.embedded.child import Child
+from kvgate.probes.embedded.stand_in import Side
 from kvgate.probes.engines.connectors import Connector, kind_of, redis_of
 from kvgate.probes.engines.example_connector import ExampleConnector
 from kvgate.probes.engines.installation import Installation
+from kvgate.probes.engines.layout import PLAIN
 from kvgate.probes.engines.lmcache_server import LMCacheServer, start_redis
 from kvgate.probes.engines.places import FolderPlaces, RedisPlaces
 from kvgate.probes.engines.program import Program
 from kvgate.probes.engines.serving import Ran, ran_with, unlike_serving
-from kvgate.probes.engines.sides import Launch, checkpoint_name, link_checkpoint, pair_of, planned, write_stand_in
+from kvgate.probes.engines.sides import (
+    Launch,
+    checkpoint_name,
+    environment_of,
+    link_checkpoint,
+    pair_of,
+    planned,
+    write_stand_in,
+)
 from kvgate.probes.engines.worker import Engine, EngineWorker
 from kvgate.probes.rehearsal.backend import CannotStageError, Ground, Start
 from kvgate.rules.change import same
@@ -204,7 +214,19 @@ class VllmBackend:
         else:
             link_checkpoint(self._folders.old if is_old else self._folders.new, stands, folder / called)
         launch = self._launches[0 if is_old else 1]
-        transfer = json.dumps(connector.transfer)
-        arguments = [*launch.arguments, "--model", called, "--kv-transfer-config", transfer, *_LAST]
-        program.start(name, arguments, folder, launch.environment)
+        arguments = [*launch.arguments, "--model", called, *_LAST]
+        try:
+            program.start(name, folder, arguments, environment_of(launch), connector.transfer)
+            self._refuse_otherwise(program.caches(name), stands)
+        except CannotStageError as error:
+            raise CannotStageError(f"{'OLD' if is_old else 'NEW'}'s engine does not start: {error}") from None
         self._engines.add(name)
+
+    @staticmethod
+    def _refuse_otherwise(told: Mapping[str, Any], side: Side) -> None:
+        """Refuse an engine that computes or keeps KV in other number formats than its manifest says."""
+        kept = {dtype for _, _, dtype in told["layers"]}
+        if told["dtype"] != side.dtype:
+            raise CannotStageError(f"it computes in {told['dtype']}, and its manifest says {side.dtype}")
+        if (side.saved in PLAIN or kept & PLAIN) and kept != {side.saved}:
+            raise CannotStageError(f"it keeps KV in {', '.join(sorted(kept))}, and its manifest says {side.saved}")

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _BYTES: Mapping[str, int] = {"float32": 4, "float16": 2, "bfloat16": 2}
+PLAIN = frozenset(_BYTES)
+"""The number formats that are understood here."""
+
 _RANK_FUSED, _RANK_APART = 4, 5
 
 

@@ -30,6 +30,9 @@ class Places(Protocol):
 
         """
 
+    def tear(self) -> None:
+        """Leave of everything in place the first half of its bytes; what was put there is kept as it was."""
+
     def names(self) -> set[str]:
         """Return the names of what lies in place."""
 
@@ -67,6 +70,14 @@ class FolderPlaces:
         new = self._scratch / "new"
         new.symlink_to(target, target_is_directory=True)
         new.replace(self.place)
+
+    def tear(self) -> None:
+        """See :class:`Places`."""
+        for name in self.names():
+            file = self.place / name
+            half = file.read_bytes()[: file.stat().st_size // 2]
+            file.unlink()  # it may be a link to what is kept
+            file.write_bytes(half)
 
     def names(self) -> set[str]:
         """See :class:`Places`."""
@@ -113,6 +124,11 @@ class RedisPlaces:
         with redis.Redis.from_url(f"{self.url}/{database}") as kept:
             for key in list(kept.scan_iter(count=1000)):
                 kept.copy(key, key, destination_db="0")
+
+    def tear(self) -> None:
+        """See :class:`Places`."""
+        for name in self.names():
+            self._client.set(name, self._client.getrange(name, 0, self._client.strlen(name) // 2 - 1))
 
     def names(self) -> set[str]:
         """See :class:`Places`."""

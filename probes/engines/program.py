@@ -39,15 +39,24 @@ class Program(ChildProcess):
         folder.mkdir()
         return folder
 
-    def start(self, engine: str, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
+    def start(
+        self, engine: str, folder: Path, arguments: Sequence[str], environment: Mapping[str, str], transfer: Any
+    ) -> None:
         """Start an engine, instead of the one of this name if there is one.
+
+        Args:
+            engine: its name.
+            folder: in which it runs.
+            arguments: of vLLM's server.
+            environment: what is set for it.
+            transfer: its ``--kv-transfer-config``.
 
         Raises:
             CannotStageError: it does not start.
 
         """
-        request = {"op": "start", "engine": engine, "arguments": list(arguments)}
-        self.ask({**request, "folder": str(folder), "environment": dict(environment)})
+        request = {"op": "start", "engine": engine, "folder": str(folder), "arguments": list(arguments)}
+        self.ask({**request, "environment": dict(environment), "transfer": dict(transfer)})
 
     def generate(
         self, engine: str, token_ids: Sequence[int], tokens: int, salt: str | None, *, skip: bool, keep: bool = False

@@ -18,6 +18,7 @@ from kvgate.rules.manifest import Manifest
 
 _HEAD = 32  # the smallest size of a head that vLLM's attention on a CPU takes (0.32.0)
 _BLOCK = 32  # and its blocks are a multiple of this
+_RUN_CODE = frozenset({"VLLM_PLUGINS", "VLLM_LOGGING_CONFIG_PATH", "VLLM_USE_MODELSCOPE"})
 _PROMPTS = 4  # of the longest kind, that a stand-in's own cache has room for
 _FOREIGN = 0x5EED
 _LONGEST = 8192 + 256
@@ -107,6 +108,19 @@ def link_checkpoint(source: Path, side: Side, folder: Path) -> None:
             (folder / file.name).symlink_to(file.resolve())
     config = {name: value for name, value in side.config.items() if name != "auto_map"}
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+
+
+def environment_of(launch: Launch) -> dict[str, str]:
+    """Return the variables that an engine gets; nothing is looked up, so those of the hub are left out.
+
+    Raises:
+        CannotStageError: one of them makes it run code of the launch file's choice.
+
+    """
+    for name in launch.environment:
+        if (name.startswith(("LD_", "PYTHON")) and name != "PYTHONHASHSEED") or name in _RUN_CODE:
+            raise CannotStageError(f"{name} of the launch file is not set for what is started here")
+    return {name: value for name, value in launch.environment.items() if not name.startswith("HF_")}
 
 
 def planned(manifest: Manifest, side: Side, missing: dict[str, str], *, real: bool) -> Launch:

@@ -23,6 +23,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+_REFUSED = (
+    *("worker_cls", "worker_extension_cls", "scheduler_cls", "logits_processors", "middleware", "additional_config"),
+    *("io_processor_plugin", "reasoning_parser_plugin", "tool_parser_plugin", "model_class_overrides"),
+    *("model_loader_extra_config", "hf_config_path", "config_format", "speculative_config", "spec_model"),
+    *("logging_config", "log_config_file", "profiler_config", "otlp_traces_endpoint", "collect_detailed_traces"),
+    *("kv_events_config", "ec_transfer_config", "weight_transfer_config", "nnodes", "data_parallel_address"),
+)
 _TOP = 8
 _SECONDS = 30.0
 
@@ -171,7 +178,7 @@ def _engine(request: dict[str, Any], answers: Any) -> None:
     os.chdir(request["folder"])
     os.environ.update(request["environment"])
     try:
-        engine = _Engine(request["arguments"])
+        engine = _Engine(request["arguments"], request["transfer"])
     except BaseException as error:
         said = " ".join(str(error).split())[:300]
         answers.write(json.dumps({"failed": f"{type(error).__name__}: {said}", "ended": True}) + "\n")
@@ -186,13 +193,15 @@ def _engine(request: dict[str, Any], answers: Any) -> None:
 class _Engine:
     """One vLLM."""
 
-    def __init__(self, arguments: list[str]) -> None:
+    def __init__(self, arguments: list[str], transfer: dict[str, Any]) -> None:
         from vllm import LLM, EngineArgs
+        from vllm.config import KVTransferConfig
         from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-        parsed = _server_parser()(FlexibleArgumentParser()).parse_args(arguments)
-        if parsed.model_tag is not None and "--model" not in arguments:
-            parsed.model = parsed.model_tag
+        parser = _server_parser()(FlexibleArgumentParser())
+        parsed = parser.parse_args(arguments)
+        _refuse(parsed, parser.parse_args([]))
+        parsed.kv_transfer_config = KVTransferConfig(**transfer)
         if parsed.enforce_eager:
             # No model is compiled then; what is left is the ranks of tokens, which would take seconds of each engine.
             import torch
@@ -239,6 +248,16 @@ class _Engine:
                 raise RuntimeError("the engine's own cache could not be emptied")
             self._engine.llm_engine.step()
             time.sleep(0.02)
+
+
+def _refuse(parsed: Any, unset: Any) -> None:
+    """Refuse what runs code of a launch file's choice, loads something else than safetensors, or reaches out."""
+    others = {"load_format": ("safetensors",), "distributed_executor_backend": ("mp", "uni")}
+    for name in (*_REFUSED, *others):
+        value = getattr(parsed, name, None)
+        if value != getattr(unset, name, None) and value not in others.get(name, ()):
+            raise ValueError(f"--{name.replace('_', '-')} is not started here")
+    parsed.trust_remote_code = False  # no code lies beside the weights
 
 
 def _caches(worker: Any) -> dict[str, Any]:

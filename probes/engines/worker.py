@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -67,6 +68,7 @@ class EngineWorker:
     def __init__(self, engine: Engine, start: Start, filler: Connector | None) -> None:
         self._engine, self._start, self._filler = engine, start, filler
         self._layout: Layout | None = None
+        self._fails = False  # on what it reads: once that was seen, it is not looked at again
         if start.fills:
             self._put(start.store, keeps=True)
 
@@ -82,11 +84,12 @@ class EngineWorker:
         try:
             found = self._engine.ask(request, tokens, skip=skip)
         except CannotStageError:
-            held = 0 if start.fills else connector.held(start.deployment, request)
+            held = 0 if start.fills or skip else connector.held(start.deployment, request)
             if not held:
                 raise
-            self._engine.restart()
-            return Generation((), (), held)  # it failed on what it read
+            found = self._failed_on(request, tokens, held)
+            if not found.token_ids:
+                return found
         connector.settled(start.deployment, request)
         return found
 
@@ -117,6 +120,27 @@ class EngineWorker:
         if not computed:
             return None
         return layer_errors(layout, stored, computed, self._computed_in_parts(prompt, layout))
+
+    def _failed_on(self, request: Request, tokens: int, held: int) -> Generation:
+        """Say whether an engine failed on what it read: it does so again, and not without.
+
+        Returns:
+            No answer, with the tokens that it read, if it did; else the answer.
+
+        Raises:
+            CannotStageError: it fails whatever lies there.
+
+        """
+        self._engine.restart()
+        if not self._fails:
+            self._put(self._start.store, keeps=False)
+            with contextlib.suppress(CannotStageError):
+                return self._engine.ask(request, tokens)
+            self._engine.restart()
+            self._put(_EMPTY, keeps=False)
+            self._engine.ask(request, 1)
+            self._fails = True
+        return Generation((), (), held)
 
     def close(self) -> None:
         """Nothing: the engine is kept for the next worker."""
@@ -153,6 +177,8 @@ class EngineWorker:
         """Put a store in place under the connector, as it was left."""
         connector = self._engine.connector
         connector.places.put(store, str(self._owner().value("cache.location")), keeps=keeps)
+        if self._start.torn:
+            connector.places.tear()
         connector.forget()
 
     def _owner(self) -> Manifest:

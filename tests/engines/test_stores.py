@@ -125,7 +125,7 @@ def engine(program: Program, model: Path, store: dict[str, Any]) -> Iterator[Cal
     """Start an engine in front of a store, and yield what answers a prompt of token ids with a salt or none."""
     small = ["--dtype", "bfloat16", "--max-model-len", "256", "--block-size", "32", "--max-num-seqs", "1"]
     flags = ["--model", str(model), *small, "--enforce-eager", "--skip-tokenizer-init"]
-    program.start("one", [*flags, "--kv-transfer-config", json.dumps(store)], program.folder("one"), {})
+    program.start("one", program.folder("one"), flags, {}, store)
     yield lambda ids, salt=None: program.generate("one", ids, 4, salt, skip=False)
     program.end()
 
