@@ -16,6 +16,7 @@ from kvgate.probes.engines.backend import VllmBackend
 from kvgate.probes.engines.installation import Installation
 from kvgate.probes.engines.program import Program
 from kvgate.probes.engines.sides import Launch
+from kvgate.probes.rehearsal.backend import CannotStageError
 from kvgate.probes.rehearsal.evidence import evidence_of, kv_state
 from kvgate.probes.rehearsal.rehearse import Size, rehearse
 from kvgate.probes.rehearsal.seen import Rehearsal
@@ -117,3 +118,24 @@ def test_two_installations_on_one_store_and_weights_that_differ_by_a_little(
     assert (seen.state, [one.id for one in seen.mistakes]) == ("refuted", ["namespace-not-rolled"])
     assert blocks.state == "refuted"
     assert all(0.01 < one.error < 0.2 and one.noise == 0 for one in seen.layers or ())
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--worker-cls", "evil.Worker"),
+        ("--worker_extension_cls=evil.Extension",),
+        ("--load-format", "pt"),
+        ("--kv-events-config", '{"enable_kv_cache_events": true}'),
+        ("--otlp-traces-endpoint", "http://collector:4317"),
+        ("--speculative-config.model", "draft"),
+        ("--config", "more.yaml"),
+    ],
+)
+def test_a_flag_that_runs_code_or_reaches_out_is_refused(
+    flags: tuple[str, ...], program: Program, tmp_path: Path
+) -> None:
+    (tmp_path / "more.yaml").write_text("worker-cls: evil.Worker\n")
+    store = {"kv_connector": "ExampleConnector", "kv_role": "kv_both"}
+    with pytest.raises(CannotStageError, match="is not started here"):
+        program.start("refused", tmp_path, [*FLAGS, *flags, "--model", "models/support"], {}, store)
