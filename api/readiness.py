@@ -37,6 +37,7 @@ SETTINGS = (
     "parallelism.prefill_context",
     "model.revision",
     "cache.connector",
+    "cache.location",
     "cache.namespace",
 )
 """Settings that keys or stored bytes depend on and that an engine may tell, by manifest path."""
@@ -57,7 +58,6 @@ UNTOLD = (
     "engine.speculative",
     "engine.prefix_hash.seed",
     "cache.version",
-    "cache.location",
     "cache.chunk_size",
     "cache.serde",
 )
@@ -67,7 +67,9 @@ _DERIVED = re.compile(rf"{PREFIX}[a-z2-7]{{32}}")
 _LONGEST = 200  # characters of a server's words
 _DEEPEST = 20  # levels of what is laid over a configuration
 _ABSENT_IS_TOLD = frozenset({"cache.connector"})  # that there is no store is an answer
-_NOTHING_BY_DEFAULT = frozenset({"model.revision", "cache.namespace"})  # no default of an engine sets them
+_NOTHING_BY_DEFAULT = frozenset(
+    {"model.revision", "cache.location", "cache.namespace"}
+)  # no default of an engine sets them
 # vllm/config/cache.py, 0.32.0: CacheConfig.prefix_caching_hash_algo.
 _DEFAULTS: Mapping[tuple[str, str], Any] = {("vllm", "engine.prefix_hash.algorithm"): "sha256"}
 
@@ -217,9 +219,10 @@ def _setting(manifest: Manifest, path: str, running: Running) -> Item:
     said = _told(manifest, path, running)
     if approved.value is None and path not in _ABSENT_IS_TOLD:
         return _against_default(manifest, path, said, running)
+    place = running.settings.get("cache.location")
+    if place is not None and (path == "cache.location" or (path == "cache.namespace" and said is None)):
+        return _in_a_folder(path, approved.value, place)
     if said is None:
-        if path == "cache.namespace" and (place := running.settings.get("cache.location")) is not None:
-            return _in_a_folder(approved.value, place)
         return Item(path, "not asked", _silence(path, running), shown(approved.value))
     # A block that the engine made larger or smaller is another block; capture takes such a size from --endpoint.
     equal = approved.value == said.value if path == "engine.block_size" else agrees(path, approved.value, said.value)
@@ -240,14 +243,15 @@ def _told(manifest: Manifest, path: str, running: Running) -> Said | None:
     return Said(compute.value, f"{said.where}: auto, so as {compute.where}") if follows and compute else None
 
 
-def _in_a_folder(approved: str, place: Said) -> Item:
-    """Compare a name space that is a folder: a server knows its own path, and no mount that leads there."""
+def _in_a_folder(path: str, approved: str, place: Said) -> Item:
+    """Compare where a store lies, or a name space that is a folder: a server knows its path, and no mount to there."""
     derived = _DERIVED.search(approved)
-    if derived is None and approved != place.value:
+    folders = "://" not in approved and "://" not in place.value
+    if derived is None and folders and approved.rstrip("/") != place.value.rstrip("/"):
         why = f"it stores in {shown(place.value)}, and where that is outside its container it does not tell"
-        return Item("cache.namespace", "not asked", why, approved)
-    equal = approved == place.value or (derived is not None and derived[0] in place.value)
-    return compared("cache.namespace", approved, place.value, place.where, equal=equal)
+        return Item(path, "not asked", why, approved)
+    equal = approved.rstrip("/") == place.value.rstrip("/") or (derived is not None and derived[0] in place.value)
+    return compared(path, approved, place.value, place.where, equal=equal)
 
 
 def _against_default(manifest: Manifest, path: str, said: Said | None, running: Running) -> Item:
@@ -255,7 +259,7 @@ def _against_default(manifest: Manifest, path: str, said: Said | None, running: 
     if path in _NOTHING_BY_DEFAULT:
         if said is not None:
             return compared(path, None, said.value, said.where, equal=False)
-        if path != "cache.namespace" or _tells_its_namespace(manifest, running):
+        if not path.startswith("cache.") or _tells_its_namespace(manifest, running):
             return Item(path, "same", "none was approved, and the server tells of none")
         return Item(path, "not asked", _silence(path, running))
     if said is None:
@@ -389,7 +393,12 @@ def _tokens(
     where = f"{endpoint}: {found.examined} renderings of {saved.header.corpus}"
     if found.divergent:
         first = found.divergences.first[0].id
-        return compared("tokens", "as saved", f"{found.divergent} others, {first} first", where, equal=False)
+        told = f"{found.divergent:,} of {found.examined:,} renderings have other token ids, {first} first"
+        if saved.header.made != "endpoint":
+            by = " and ".join(f"{name} {version}" for name, version in saved.header.renderer.items())
+            how = "`kvgate corpus snapshot --endpoint` takes one of the engine, and `kvgate capture --renderer` uses it"
+            return Item("tokens", "not asked", f"{told}; but {by} rendered the approved ones, and no engine: {how}")
+        return compared("tokens", "those saved", told, where, equal=False)
     one_sided = [one for one in found.unexamined.first if (one.old is None) != (one.new is None)]
     open_ = [one for one in one_sided if (one.old or one.new or ("",))[0] == NOT_ASKED]
     for one in one_sided:
@@ -399,9 +408,9 @@ def _tokens(
         does = "refuses" if one.old is None else "renders"
         other = "was rendered" if one.old is None else "was refused"
         what = f"{does} {one.id}, which {other} when it was approved ({said})"
-        return compared("tokens", "as saved", what, where, equal=False)
+        return compared("tokens", "those saved", what, where, equal=False)
     if not found.examined:
         return Item("tokens", "not asked", "no conversation was tokenized on both sides")
     if left := len(open_) + found.only_old.count + found.only_new.count:
-        return Item("tokens", "not asked", f"{left} conversations were rendered on one side alone", "as saved")
-    return compared("tokens", "as saved", "as saved", where, equal=True)
+        return Item("tokens", "not asked", f"{left} conversations were rendered on one side alone")
+    return compared("tokens", "those saved", "those saved", where, equal=True)

@@ -85,7 +85,7 @@ def bypass(
     from kvgate.probes.bypass.diff import bypass_diff
     from kvgate.probes.bypass.evidence import bypass_evidence
     from kvgate.probes.bypass.methods import choose_method
-    from kvgate.probes.bypass.tolerance import tolerance_of
+    from kvgate.probes.bypass.tolerance import step_of, tolerance_of
     from kvgate.probes.completions.requests import read_requests
     from kvgate.probes.completions.server import answering_server, open_client
 
@@ -100,14 +100,16 @@ def bypass(
         begin_evidence(target, "bypass-diff", new, before, command=command)
     asked = read_requests(requests)
     missing = {} if new is None else refuse_other_server(new, endpoint, key)
+    step = None  # who gives a tolerance wants no other
     if allowed is None:
-        allowed = tolerance_of(_compute(new))
+        allowed, step = tolerance_of(_compute(new)), step_of(_compute(new))
     with client, shown(quiet=quiet, no_color=no_color) as progress:
         server = answering_server(client)
-        found = bypass_diff(server, asked, choose_method(method, server, asked), allowed, progress)
+        found = bypass_diff(server, asked, choose_method(method, server, asked), allowed, progress, step)
     if target is not None and new is not None:
         tools = {"kvgate": __version__} | ({server.engine: server.version or ""} if server.engine else {})
-        command = f"{command} --method {found.method} --tolerance {allowed:g}"
+        given = "" if tolerance is None else f" --tolerance {tolerance:g}"
+        command = f"{command} --method {found.method}{given}"
         write_evidence(target, bypass_evidence(found, new, before, missing=missing, tools=tools, command=command))
     if quiet:
         console.emit(f"{found.verdict}\n")

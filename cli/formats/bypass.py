@@ -36,6 +36,7 @@ def bypass_data(found: BypassDiff) -> dict[str, Any]:
         "why": found.why,
         "method": found.method,
         "tolerance": found.tolerance,
+        "ownNoise": found.noise,
         "counts": dict(found.counts),
         "notSent": found.not_sent,
         "processes": len(found.who.processes) or None,
@@ -45,7 +46,8 @@ def bypass_data(found: BypassDiff) -> dict[str, Any]:
 
 def bypass_page(page: Page, found: BypassDiff) -> None:
     """Write a bypass diff as text, its verdict last."""
-    page.say(f"method: {found.method}; tolerance: {found.tolerance:g} nats")
+    noise = "" if found.noise is None else f"; the server's own entries: {found.noise:.2g} nats"
+    page.say(f"method: {found.method}; tolerance: {found.tolerance:g} nats{noise}")
     page.gap()
     for row in found.rows[:_SHOWN]:
         page.say(_line(row), indent=2, hang=2)

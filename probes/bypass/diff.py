@@ -9,6 +9,7 @@ from typing import Literal
 
 from kvgate.probes.bypass.judging import SETTLED, Row, judge
 from kvgate.probes.bypass.methods import Bypass, Method
+from kvgate.probes.bypass.noise import floor_of, own_noise, settle
 from kvgate.probes.completions.replicas import SEVERAL, Seen
 from kvgate.probes.completions.requests import Request
 from kvgate.probes.completions.server import AnsweringServer
@@ -28,6 +29,7 @@ class BypassDiff:
         tolerance: in nats.
         rows: one for each request that was sent.
         not_sent: how many were not, because the server had stopped answering.
+        noise: in nats, what the server's own entries change; ``None``: not measured.
         who: answered.
 
     """
@@ -36,6 +38,7 @@ class BypassDiff:
     tolerance: float
     rows: tuple[Row, ...]
     not_sent: int
+    noise: float | None = None
     who: Seen = field(default_factory=Seen)
 
     @property
@@ -48,13 +51,14 @@ class BypassDiff:
         """What the requests say together.
 
         One that differs implicates the cache. It is not implicated where one or more were answered from it, whole
-        and alike, no other leaves anything open, and not several processes took turns.
+        and alike, with what was there before; no other leaves anything open, and not several processes took turns.
         """
         counts = self.counts
         if counts["differs"]:
             return "cache implicated"
         open_ = self.not_sent or self.who.several or any(row.outcome not in SETTLED for row in self.rows)
-        return "cache not implicated" if counts["match"] and not open_ else "cannot tell"
+        left = any(row.outcome == "match" and row.there for row in self.rows)
+        return "cache not implicated" if left and not open_ else "cannot tell"
 
     @property
     def why(self) -> str:
@@ -77,9 +81,10 @@ class BypassDiff:
             return "no request was answered from the cache and compared whole"
         alike = [row for row in self.rows if row.outcome in ("match", "near-tie")]
         there = sum(row.there for row in alike)
-        return (
-            f"{len(alike)} requests were answered alike with the cache and without; {there} of them were in it before"
-        )
+        answered = f"{len(alike)} requests were answered alike with the cache and without"
+        if not any(row.there for row in alike if row.outcome == "match"):
+            return f"{answered}, but what was read is what this command had left itself: nothing was there before"
+        return f"{answered}; {there} of them were in it before"
 
 
 def bypass_diff(
@@ -88,8 +93,9 @@ def bypass_diff(
     method: Method,
     tolerance: float,
     progress: Progress = silent,
+    step: float | None = None,
 ) -> BypassDiff:
-    """Send every request with the cache and without, the order changing from one to the next.
+    """Send every request with the cache and then without.
 
     Args:
         server: what answers. Nothing is changed in it, apart from what its cache keeps of the requests.
@@ -97,6 +103,8 @@ def bypass_diff(
         method: how the cache is left out.
         tolerance: in nats, how far log-probabilities of one computation may lie apart.
         progress: called once for each request.
+        step: in nats, the least that counts as a difference. One between that and the tolerance is held against what
+            the server's own cache gives; ``None``: none is.
 
     Raises:
         InputError: the server answered nothing at all.
@@ -115,7 +123,6 @@ def bypass_diff(
                 lambda request=request: bypass.reusing(request),  # type: ignore[misc]
                 lambda request=request: bypass.bypassing(request),  # type: ignore[misc]
                 tolerance,
-                bypass_first=number % 2 == 1,
             )
             failed = 0
         except InputError as error:
@@ -126,4 +133,9 @@ def bypass_diff(
     if last is not None and all(row.outcome == "failed" for row in rows):
         raise last
     progress("asking with and without the cache", len(rows), len(requests), "requests")
-    return BypassDiff(method, tolerance, tuple(rows), len(requests) - len(rows), server.look_again())
+    noise = None
+    if step is not None and any(row.outcome in SETTLED and (row.difference or 0.0) > step for row in rows):
+        noise = own_noise(bypass, requests)
+        floor = floor_of(noise, step, tolerance)
+        rows = [settle(row, floor, noise, tolerance) for row in rows]
+    return BypassDiff(method, tolerance, tuple(rows), len(requests) - len(rows), noise, server.look_again())

@@ -48,6 +48,7 @@ def bypass_evidence(
     figures: dict[str, Any] = {
         "method": found.method,
         "tolerance": found.tolerance,
+        "own_noise": found.noise,
         "largest_difference": max(differences, default=None),
         "differ": {"count": len(differing), "first": [_figures(row) for row in differing[:_NAMED]]},
         "cached_tokens": sum(row.cached or 0 for row in found.rows),

@@ -64,28 +64,26 @@ def agreement(one: Completion, other: Completion, tolerance: float) -> Agreement
 Ask = Callable[[], Completion]
 
 
-def judge(request: Request, reusing: Ask, bypassing: Ask, tolerance: float, *, bypass_first: bool) -> Row:
+def judge(request: Request, reusing: Ask, bypassing: Ask, tolerance: float) -> Row:
     """Send a request with the cache and without, again where that decides something, and say what was found.
 
-    It is sent with the cache again where the first time nothing came from there: the second finds what the first
-    left. Where answers differ it is sent without the cache again: an answer that is not even the same as itself shows
-    nothing.
+    With the cache first: what comes from there the first time was there before, and a store whose names hold no salt
+    keeps what an answer without the cache leaves, too. It is sent with the cache again where the first time nothing
+    came from there: the second finds what the first left. Where answers differ it is sent without the cache again: an
+    answer that is not even the same as itself shows nothing.
 
     Args:
         request: what is asked.
         reusing: asks with the cache.
         bypassing: asks without it.
         tolerance: in nats, how far log-probabilities of one computation may lie apart.
-        bypass_first: which is asked first.
 
     Raises:
         InputError: the server did not answer.
 
     """
-    off = bypassing() if bypass_first else None
     reused = [reusing()]
-    if off is None:
-        off = bypassing()
+    off = bypassing()
     if not reused[0].usage.cached:  # none, or not told
         reused.append(reusing())
     told = [one.usage.cached for one in reused]
@@ -128,6 +126,13 @@ def judge(request: Request, reusing: Ask, bypassing: Ask, tolerance: float, *, b
         return row("not bypassed", "the server used its cache although it was asked not to")
     if worst.usage.cached is None or off.usage.cached is None:
         return row("not told", "the answers agree, but the server does not tell what came from the cache")
+    if not (worst.top and off.top):
+        if not off.text:
+            return row("unclear", "the answers are empty: there is nothing to compare")
+        if request.expect is None or request.expect not in off.text:
+            return row(
+                "unclear", "the words are alike, which proves little without log-probabilities or what to expect"
+            )
     return row("match" if found.answer == "same" else "near-tie", "")
 
 

@@ -90,6 +90,8 @@ def test_a_store_that_outlives_its_weights_is_implicated_and_named(
 ) -> None:
     """One test, since the server takes half a minute to come up."""
     evidence = ("--manifest", "rel", "-o")
+    code, first = server.bypass()
+    assert (code, first["verdict"], first["counts"]) == (11, "cannot tell", {"match": 3}), first
     code, healthy = server.bypass(*evidence, "healthy.json")
     assert (code, healthy["verdict"]) == (0, "cache not implicated"), healthy
     assert healthy["counts"] == {"match": 3}
@@ -142,16 +144,18 @@ def old_entries_are_read_where_the_store_was_not_moved(server: Server) -> None:
     captured = yaml.safe_load((server.work / "rel" / "manifest.yaml").read_text())
     weights = yaml.safe_load((server.work / "other" / "manifest.yaml").read_text())["weights"]
     weights["checkpoint"]["map"] = None
-    for name, place, held in (("old", "/kv-b", {}), ("new", "/kv-c", weights), ("stale", "/kv-b", weights)):
-        side = {**captured, "cache": {**captured["cache"], "location": place}}
+    sides: tuple[tuple[str, str, dict[str, Any]], ...]
+    sides = (("old", "/kv-b", {}), ("new", "/kv-c", weights), ("stale", "/kv-b", weights))
+    for name, location, held in sides:
+        side = {**captured, "cache": {**captured["cache"], "location": location}}
         side["weights"] = {**captured["weights"], **held}
         (server.work / "rel" / f"{name}.yaml").write_text(yaml.safe_dump(side))
     mine, moved = (server.work / name for name in STORES[1:])
     old, control = Deployed(server.work / "served", mine), Deployed(server.other, mine)
     for new, place, code, state in (("new", moved, 0, "proved"), ("stale", mine, 10, "refuted")):
         with fronts(server.url, server.work / "kv", [old, Deployed(server.other, place), control]) as urls:
-            sides = [f"--{side}-endpoint={url}" for side, url in zip(("old", "new", "control"), urls, strict=True)]
-            asked = ("rehearse", "rel/old.yaml", f"rel/{new}.yaml", "--backend", "endpoint", *sides, "--evaluate", "1")
+            named = [f"--{side}-endpoint={url}" for side, url in zip(("old", "new", "control"), urls, strict=True)]
+            asked = ("rehearse", "rel/old.yaml", f"rel/{new}.yaml", "--backend", "endpoint", *named, "--evaluate", "1")
             ran = server.run(*asked, "--settle", "0", "-o", f"{new}.json")
         evidence = json.loads((server.work / f"{new}.json").read_text())
         assert (ran.code, evidence["state"]) == (code, state), ran.out

@@ -41,13 +41,14 @@ def read(folder: Path, *lines: Any) -> tuple[Request, ...]:
 
 @pytest.fixture
 def diff(tmp_path: Path) -> Callable[..., BypassDiff]:
-    def of(toy: Toy, *lines: Any, method: str = "auto") -> BypassDiff:
+    def of(toy: Toy, *lines: Any, method: str = "auto", held: bool = True, step: float | None = None) -> BypassDiff:
+        toy.held = held
         requests = read(
             tmp_path, *(lines or (COMPLETION, {"custom_id": "c", "url": "/v1/completions", "body": COMPLETION}))
         )
         with running(toy) as url, Client(url) as client:
             server = answering_server(client)
-            return bypass_diff(server, requests, choose_method(method, server, requests), TOLERANCE)
+            return bypass_diff(server, requests, choose_method(method, server, requests), TOLERANCE, step=step)
 
     return of
 
@@ -67,7 +68,7 @@ Diff = Callable[..., BypassDiff]
         (Toy(gap=3.0, flips=2), "cache implicated", {"differs"}),
         (Toy(drifts=True), "cannot tell", {"unstable"}),
         (Toy(wrong=True, logs=False), "cannot tell", {"unclear"}),
-        (Toy(logs=False), "cache not implicated", {"match"}),
+        (Toy(logs=False), "cannot tell", {"unclear"}),  # equal words prove little
         (Toy(tells=False), "cannot tell", {"not told"}),
         (Toy(caches=False), "cannot tell", {"not reused"}),
     ],
@@ -109,7 +110,7 @@ def test_one_that_differs_outweighs_all_that_do_not(diff: Diff) -> None:
 
     toy.answer = sometimes  # type: ignore[method-assign]
     toy.cached = {json.dumps(["1", None, None])}
-    found = diff(toy, *({"prompt": f"{number}"} for number in range(5)), {"prompt": "stale"})
+    found = diff(toy, *({"prompt": f"{number}"} for number in range(5)), {"prompt": "stale"}, held=False)
     assert [row.there for row in found.rows][:3] == [False, True, False]
     assert (found.verdict, found.counts["match"]) == ("cache implicated", 5)
     assert found.why.startswith("1 of 6 requests differ, first line 6")
@@ -130,7 +131,7 @@ def test_content_decides_where_no_log_probabilities_are_told(diff: Diff) -> None
         (Toy(), CHAT, "cache-salt", "/v1/chat/completions", {"cache_salt"}),
         (Toy("sglang"), COMPLETION, "sglang", "/generate", {"logprob_start_len", "cache_salt"}),
         (Toy("sglang"), CHAT, "sglang", "/generate", {"logprob_start_len", "cache_salt"}),
-        (Toy(None), MARKED, "breakpoint", "/v1/messages", set()),
+        (Toy(None), {**MARKED, "expect": "10 11"}, "breakpoint", "/v1/messages", set()),
     ],
 )
 def test_every_way_round_the_cache(
@@ -154,11 +155,53 @@ def test_every_way_round_the_cache(
     assert all(body["temperature"] == 0 and not body.get("stream") and "n" not in body for body in greedy)
 
 
-def test_the_order_changes_from_one_request_to_the_next(diff: Diff) -> None:
+def test_the_cache_is_asked_first(diff: Diff) -> None:
+    """A store whose names hold no salt keeps what an answer without the cache leaves: it was not there before."""
     toy = Toy()
-    toy.cached = {json.dumps([prompt, None, None]) for prompt in "abcd"}
-    diff(toy, *({"prompt": prompt} for prompt in "abcd"))
-    assert ["cache_salt" in body for _, body in toy.asked] == [False, True, True, False, False, True, True, False]
+    diff(toy, *({"prompt": prompt} for prompt in "ab"))
+    assert ["cache_salt" in body for _, body in toy.asked] == [False, True, False, True]
+    found = diff(Toy(ignores=("cache_salt",)), *({"prompt": prompt} for prompt in "ab"), held=False)
+    assert [row.there for row in found.rows] == [False, False]
+
+
+def test_what_this_command_left_itself_clears_no_cache(diff: Diff) -> None:
+    found = diff(Toy(), COMPLETION, held=False)
+    assert (found.verdict, set(found.counts)) == ("cannot tell", {"match"})
+    assert "nothing was there before" in found.why
+
+
+def test_an_answer_without_a_token_is_nothing_to_compare(diff: Diff) -> None:
+    toy = Toy(wrong=True)
+    answered = toy.answer
+
+    def empty(method: str, path: str, body: Any) -> Any:
+        status, data = answered(method, path, body)
+        return status, {**data, "choices": [{"text": ""}]} if "choices" in data else data
+
+    toy.answer = empty  # type: ignore[method-assign]
+    assert (diff(toy, COMPLETION).verdict, diff(toy, COMPLETION).rows[0].outcome) == ("cannot tell", "unclear")
+
+
+@pytest.mark.parametrize(
+    ("toy", "verdict", "noise"),
+    [
+        (Toy(), "cache not implicated", None),  # nothing to hold against anything
+        (Toy(old=0.01), "cache not implicated", None),
+        (Toy(old=0.2), "cannot tell", 0.0),  # a light fine-tune: more than this server's own entries give
+        (Toy(shift=0.2), "cache not implicated", 0.2),  # its own entries give as much
+        (Toy(shift=0.02, old=0.3), "cannot tell", 0.02),
+        (Toy(old=0.5), "cache implicated", None),
+        (Toy(old=0.2, tells=False), "cannot tell", None),
+    ],
+)
+def test_small_differences_are_held_against_the_servers_own(
+    diff: Diff, toy: Toy, verdict: str, noise: float | None
+) -> None:
+    toy.cached = {json.dumps(["once upon a time", None, None])}
+    found = diff(toy, COMPLETION, held=False, step=0.016)
+    assert (found.verdict, found.noise) == (verdict, pytest.approx(noise) if noise else noise), found.rows
+    if noise == 0.0:
+        assert "0.2 nats off, its own entries give 0" in found.why
 
 
 def test_a_salt_that_the_key_does_not_hold_is_no_way_round(diff: Diff) -> None:
@@ -296,8 +339,8 @@ def test_the_command_writes_evidence_that_binds_and_holds_no_prompt(
         "/v1/models": {"data": [{"id": "support", "parent": None, "root": "acme/support-8b", "owned_by": "vllm"}]}
     }
     for toy, code, state in (
-        (Toy(), 0, "proved"),
-        (Toy(wrong=True), 10, "refuted"),
+        (Toy(held=True), 0, "proved"),
+        (Toy(held=True, wrong=True), 10, "refuted"),
         (Toy(tells=False), 11, "inconclusive"),
     ):
         answered = toy.answer
@@ -333,7 +376,7 @@ def test_replicas_that_take_turns_clear_no_cache(
     run: Run, tmp_path: Path, toy: dict[str, Any], code: int, verdict: str
 ) -> None:
     read(tmp_path, COMPLETION)
-    with running(Toy(**toy)) as url:
+    with running(Toy(held=True, **toy)) as url:
         ran = run("bypass", "--endpoint", url, "--requests", "requests.jsonl")
     assert (ran.code, ran.out.splitlines()[-1]) == (code, verdict), ran.out
     assert ("several processes answer" in ran.out) is (len(next(iter(toy.values()))) > 1)
@@ -347,7 +390,7 @@ def test_another_server_is_no_witness(run: Run, manifest: MakeManifest, tmp_path
         ran = run(*call)
     assert (ran.code, "is not the deployment in new.yaml" in ran.err) == (3, True), ran.err
     assert json.loads((tmp_path / "found.json").read_text())["state"] == "not-run"
-    with running(Toy(None)) as url:  # a gateway
+    with running(Toy(None, held=True)) as url:  # a gateway
         ran = run("bypass", "--endpoint", url, *call[3:], "--method", "cache-salt")
     assert ran.code == 0, ran.err
     assert "deployment" in json.loads((tmp_path / "found.json").read_text())["coverage"]["missing"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 from collections.abc import Callable
@@ -39,6 +40,7 @@ APPROVED: dict[str, Any] = {
     ],
     "cache.connector": "vllm-offload-fs",
     "cache.namespace": "/kv/support",
+    "cache.location": "/kv/support",
 }
 CORPUS = str(RECORDED / "conversations.jsonl")
 OPEN = ("weights", "tokens", "process", "untold", "adapters")
@@ -114,6 +116,8 @@ def test_what_cannot_be_asked_is_listed_and_never_passes(run: Run, approved: App
         ("adapters", []),
         ("cache.connector", "vllm-example"),
         ("cache.namespace", "/kv/kvg1-" + "a" * 32),
+        ("cache.location", "/kv/kvg1-" + "a" * 32),  # not rolled: it stores where the old one did
+        ("cache.location", "redis://cache-1:6379/0"),
     ],
 )
 def test_every_difference_fails_and_is_named(run: Run, approved: Approved, path: str, value: Any) -> None:
@@ -259,16 +263,24 @@ def test_what_its_workers_hold_is_compared_rank_by_rank(
 
 
 @pytest.mark.parametrize(
-    ("options", "shift", "refuses", "state"),
+    ("options", "shift", "refuses", "made", "state"),
     [
-        ((CORPUS,), 0, 0, "same"),
-        ((CORPUS,), 1, 0, "differs"),
-        ((CORPUS,), 0, 1, "differs"),  # a template that raises where the approved one rendered is another one
-        ((), 0, 0, "not asked"),
+        ((CORPUS,), 0, 0, "endpoint", "same"),
+        ((CORPUS,), 1, 0, "endpoint", "differs"),
+        ((CORPUS,), 0, 1, "endpoint", "differs"),  # another template, that raises
+        ((CORPUS,), 1, 0, "here", "not asked"),  # libraries rendered it, and an engine may render in its own way
+        ((), 0, 0, "endpoint", "not asked"),
     ],
 )
 def test_what_it_makes_of_the_corpus_is_compared(
-    run: Run, approved: Approved, tmp_path: Path, options: tuple[str, ...], shift: int, refuses: int, state: str
+    run: Run,
+    approved: Approved,
+    tmp_path: Path,
+    options: tuple[str, ...],
+    shift: int,
+    refuses: int,
+    made: str,
+    state: str,
 ) -> None:
     _, answer = recorded("vllm-0.32.0.json")
     asked = itertools.count()
@@ -285,7 +297,13 @@ def test_what_it_makes_of_the_corpus_is_compared(
 
     with serving(Engine(answer)) as engine, Client(engine.url) as client:
         taken = snapshot_endpoint(client, load_corpus(CORPUS), tmp_path / "tokens.jsonl")
-    named = {"file": "tokens.jsonl", "sha256": taken.sha256, "corpus": taken.header.corpus}
+    saved = (tmp_path / "tokens.jsonl").read_text().replace('"made":"endpoint"', f'"made":"{made}"')
+    (tmp_path / "tokens.jsonl").write_text(saved)
+    named = {
+        "file": "tokens.jsonl",
+        "sha256": f"sha256:{hashlib.sha256(saved.encode()).hexdigest()}",
+        "corpus": taken.header.corpus,
+    }
     record = approved({"tokenizer.snapshot": {**named, "renderer": {"vllm": "0.32.0"}}}, "--accept", "new-namespace")
     with serving(Engine(shifted)) as engine:
         corpora = [word for one in options for word in ("--corpus", one)]

@@ -35,6 +35,8 @@ class Toy:
         seconds: how long an answer takes that is not cached.
         started: when each of its processes started, which take turns; empty: it does not tell.
         configurations: what its answers name as what made them, in turns.
+        held: what it is asked without a salt is in its cache already: somebody has asked before.
+        old: nats that log-probabilities move by where an entry that was in its cache before is read.
         omits_zero: it tells cached tokens only where there are any.
     """
 
@@ -53,8 +55,12 @@ class Toy:
     started: tuple[float, ...] = ()
     configurations: tuple[str, ...] = ()
     omits_zero: bool = False
+    held: bool = False
+    old: float = 0.0
+    _mine: set[str] = field(default_factory=set)
     cached: set[str] = field(default_factory=set)
     asked: list[tuple[str, Any]] = field(default_factory=list)
+    _moved: float = 0.0
     _count: Iterator[int] = field(default_factory=itertools.count)
 
     def answer(self, method: str, path: str, body: Any) -> Answer:
@@ -85,9 +91,12 @@ class Toy:
         key = json.dumps([prompt, body.get("system"), salt])
         marked = "cache_control" in json.dumps(body) or path != "/v1/messages"
         reads = self.caches and marked and body.get("prompt_logprobs") is None and body.get("logprob_start_len") is None
-        hit = reads and key in self.cached
+        hit = reads and (key in self.cached or (self.held and salt is None))
         if self.caches and marked:
+            if not hit:
+                self._mine.add(key)
             self.cached.add(key)
+        self._moved = self.shift + (self.old if hit and key not in self._mine else 0)
         return hit
 
     def _answered(self, path: str, hit: bool) -> dict[str, Any]:
@@ -99,7 +108,7 @@ class Toy:
             top = {first: -0.1, second: -0.1 - self.gap}
             if flipped:  # the two have all but changed places
                 top = {second: -0.1, first: -0.1 - self.gap}
-            steps.append((second if flipped else first, {k: v - (self.shift if hit else 0) for k, v in top.items()}))
+            steps.append((second if flipped else first, {k: v - (self._moved if hit else 0) for k, v in top.items()}))
         text = " ".join(str(token) for token, _ in steps)
         cached = 96 if hit else 0
         if path == "/v1/messages":
