@@ -1,4 +1,6 @@
-"""The command as a process on real files; captures are shared, since most tests are about what follows them."""
+"""The command on real files: as a process, but for checks, of which there are many and ``tests/cli/test_process.py``
+shows that one in this process is as good. Captures are shared, since most tests are about what follows them.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +20,7 @@ import pytest
 import yaml
 
 from tests.acceptance.releases import DECLARED, Checkpoints, serve
+from tests.cli.conftest import in_process
 
 KVGATE = str(Path(sys.executable).with_name("kvgate"))
 SECONDS = 60
@@ -109,11 +112,12 @@ def kvgate(tmp_path: Path) -> Kvgate:
 
 
 @pytest.fixture
-def check(tmp_path: Path) -> Check:
+def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Check:
     """Run ``kvgate check`` and read its answer from the record."""
+    monkeypatch.chdir(tmp_path)
 
     def call(*arguments: str | Path) -> Answer:
-        ran = run_kvgate(tmp_path, "check", *arguments, "-o", "text", "-o", "json=record.json")
+        ran = in_process("check", *map(str, arguments), "-o", "text", "-o", "json=record.json")
         # How far the work is, is said after two seconds, which a busy machine may take.
         assert [line for line in ran.err.splitlines() if not PROGRESS.fullmatch(line)] == []
         record = json.loads((tmp_path / "record.json").read_bytes())
