@@ -11,6 +11,7 @@ from kvgate.rules.errors import UsageError
 
 if TYPE_CHECKING:
     from kvgate.probes.embedded.backend import Folders
+    from kvgate.probes.embedded.child import Device
     from kvgate.probes.rehearsal.backend import Backend
     from kvgate.rules.manifest import Manifest
 
@@ -19,6 +20,8 @@ BACKENDS = ("embedded", "vllm", "endpoint")
 _SECONDS = 60.0  # an interpreter starts in less
 _SERVERS = "--old-endpoint, --new-endpoint"
 _OLD_ENGINE = "--old-engine-python, --old-engine-path"
+DEVICES: tuple[Device, ...] = ("cpu", "cuda")
+_DEVICE = "--device"
 _LAUNCHES = "--old-launch, --new-launch"
 
 
@@ -36,6 +39,7 @@ class Options:
         endpoints: URLs of both sides, and of a control.
         key: of their API.
         seconds: within which an answer must come.
+        device: where models are run.
         settle: seconds that a running server is given to store what it was asked.
 
     """
@@ -49,6 +53,7 @@ class Options:
     endpoints: tuple[str | None, str | None, str | None] = (None, None, None)
     key: str | None = None
     seconds: float = 120.0
+    device: Device = "cpu"
     settle: float = 3.0
 
 
@@ -64,6 +69,8 @@ def refuse_unusable(name: str, options: Options) -> None:
 
     if name not in BACKENDS:
         raise UsageError(f"{name!r} is not one of {', '.join(BACKENDS)}", where="--backend")
+    if options.device not in DEVICES:
+        raise UsageError(f"{options.device!r} is not one of {', '.join(DEVICES)}", where=_DEVICE)
     sides = [one is not None for one in options.endpoints[:2]]
     if name == "endpoint" and not all(sides):
         raise UsageError("needs a server for each side", where=_SERVERS)
@@ -71,6 +78,8 @@ def refuse_unusable(name: str, options: Options) -> None:
         raise UsageError("only --backend endpoint asks servers", where=_SERVERS)
     for url in filter(None, options.endpoints):
         open_client(url, options.key, options.seconds)
+    if name != "embedded" and options.device != "cpu":
+        raise UsageError("only --backend embedded is told where to run", where=_DEVICE)
     if name != "vllm" and (options.old_python is not None or options.old_folders):
         raise UsageError("only --backend vllm starts engines", where=_OLD_ENGINE)
     if name == "vllm":
@@ -82,6 +91,11 @@ def refuse_unusable(name: str, options: Options) -> None:
         raise UsageError("only --backend vllm starts launch files", where=_LAUNCHES)
     if any(started) and not all(started):
         raise UsageError("both sides are started from their launch files, or neither", where=_LAUNCHES)
+
+
+def starts_pools(name: str, options: Options) -> bool:
+    """Whether each pool of a deployment is started by itself: servers that run, and launch files, are not told apart."""
+    return name != "endpoint" and not any(options.launches)
 
 
 def make_backend(
@@ -97,11 +111,11 @@ def make_backend(
     return {"embedded": _embedded, "vllm": _vllm, "endpoint": _endpoint}[name](old, new, folders, options)
 
 
-def _embedded(old: Manifest, new: Manifest, folders: Folders | None, _options: Options) -> Callable[[], Backend]:
+def _embedded(old: Manifest, new: Manifest, folders: Folders | None, options: Options) -> Callable[[], Backend]:
     _need_torch("--backend embedded")
     from kvgate.probes.embedded.backend import EmbeddedBackend
 
-    return lambda: EmbeddedBackend(old, new, folders=folders)
+    return lambda: EmbeddedBackend(old, new, folders=folders, device=options.device)
 
 
 def _vllm(old: Manifest, new: Manifest, folders: Folders | None, options: Options) -> Callable[[], Backend]:
