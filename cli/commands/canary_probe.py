@@ -38,9 +38,19 @@ def probe_isolation(
     api: Annotated[str, typer.Option(metavar="PATH", help="The API that is asked.")] = "/v1/completions",
     model: Annotated[str | None, typer.Option(metavar="NAME", help="As requests name it.")] = None,
     words: Annotated[
-        int, typer.Option(metavar="N", min=1, max=1_000_000, help="Of a prefix: more than a block or chunk has.")
-    ] = 600,
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=1_000_000,
+            help="Of a prefix: more than a block or chunk has. [default: 600, fewer where the model takes less]",
+            show_default=False,
+        ),
+    ] = None,
     tries: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Prefixes; four requests each.")] = 20,
+    settle: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, max=3600, help="For the store to be written in the background.")
+    ] = 3,
     seconds: AnswerSeconds = 60,
     manifest: AskedManifest = None,
     output: EvidenceOutput = None,
@@ -91,12 +101,23 @@ def probe_isolation(
     # One connection for both, where one key does for both: another one may lead to another replica.
     clients = [open_client(endpoint, key, seconds) for key in dict.fromkeys(keys)]
     how = ["--other-api-key-env", other_api_key_env] if other_api_key_env else ["--field", field]
-    told = ["--api", api, "--words", str(words), "--tries", str(tries), *how, *(["--model", model] if model else [])]
+    told = [
+        "--api",
+        api,
+        *(["--words", str(words)] if words else []),
+        "--settle",
+        f"{settle:g}",
+        "--tries",
+        str(tries),
+        *how,
+        *(["--model", model] if model else []),
+    ]
     command = shlex.join(["kvgate", "canary", "probe", "--endpoint", clients[0].url, *told])
     if target is not None and new is not None:
         refuse_overwriting([target], [Path(new.source)])
         begin_evidence(target, "tenant-canary", new, command=command)
-    missing = {} if new is None else refuse_other_server(new, endpoint, keys[0])
+    missing = {"stored late": f"what a store keeps later than {settle:g} s after a request"}
+    missing |= {} if new is None else refuse_other_server(new, endpoint, keys[0])
     with contextlib.ExitStack() as stack:
         progress = stack.enter_context(shown(quiet=quiet, no_color=no_color))
         servers = [answering_server(stack.enter_context(client)) for client in clients]
@@ -106,8 +127,15 @@ def probe_isolation(
             probe.asking_as(server, api, fields, model)
             for server, fields in zip((servers[0], servers[-1]), carried, strict=True)
         )
-        omits = servers[0].engine == "sglang"
-        seen = probe.probe_isolation(first, other, words=words, tries=tries, omits_zero=omits, progress=progress)
+        seen = probe.probe_isolation(
+            first,
+            other,
+            words=words or probe.fitting_words(servers[0]),
+            tries=tries,
+            omits_zero=servers[0].engine == "sglang",
+            settles=settle,
+            progress=progress,
+        )
         found = replace(seen, who=together(server.look_again() for server in servers))
     if target is not None and new is not None:
         engine, version = servers[0].engine, servers[0].version

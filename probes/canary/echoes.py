@@ -127,7 +127,6 @@ def _take(line: bytes, number: int, markers: Mapping[str, Marker], owners: Owner
     except (InputError, UnicodeDecodeError, RecursionError, KeyError, IndexError, TypeError, AttributeError):
         return "unreadable"
     lower = text.lower()  # a model may write a reference as it likes
-    seen = {reference for reference in REFERENCE.findall(lower) if reference != own}
     begun = {reference for reference in BEGINNING.findall(lower) if not own.startswith(reference)}
     foreign = sorted({name for name in map(owners.of, begun) if name is not None})
     if foreign:
@@ -136,7 +135,7 @@ def _take(line: bytes, number: int, markers: Mapping[str, Marker], owners: Owner
             shown = str(name)[:_LONGEST_ID] if isinstance(name, (str, int)) else f"line {number}"
             found.leaks.append(Leak(number, shown, tenant, foreign[0]))
         return "foreign"
-    if seen:
+    if any(map(REFERENCE.fullmatch, begun)):
         return "unknown"
     echoed = _in_field(text)
     if echoed == own:

@@ -26,6 +26,8 @@ _FEWEST = 7  # tries; with six the smallest probability is 1/924
 _SHARE = 0.25  # of the time that a hit saves: less is no residency of a prefix
 
 State = Literal["leaks", "isolated", "cannot tell"]
+_WORDS_SENT = 600
+_TOKENS_OF_A_WORD = 6  # of the five letters that each has, and the space: the most that a tokenizer makes of one
 _WORDS = ("amber", "basil", "cedar", "delta", "ember", "fjord", "grove", "haven", "inlet", "jetty", "knoll", "larch")
 
 
@@ -183,13 +185,15 @@ def probe_isolation(
     words: int,
     tries: int,
     omits_zero: bool = False,
+    settles: float = 0.0,
     progress: Progress = silent,
     seed: int | None = None,
 ) -> Isolation:
     """Send prefixes that nobody has sent before as one tenant, then as another, and compare.
 
     The other tenant's times are compared with its own for a prefix that nobody has sent, and the order of the three
-    requests that follow the first one is drawn: nothing but the first tenant's request can make the difference.
+    requests that follow the first one is drawn: nothing but the first tenant's request can make the difference. All
+    first ones are sent before any that follows: stores are written in the background.
 
     Args:
         first: asks as one tenant.
@@ -198,6 +202,7 @@ def probe_isolation(
         tries: prefixes.
         omits_zero: the server tells cached tokens where there are any, and says nothing where there are none: SGLang's
             APIs do (``_details_if_cached`` in sglang/srt/entrypoints/openai/usage_processor.py, 0.5.23; read, not run).
+        settles: seconds between them, for a store to be written.
         progress: called once for each.
         seed: of what is drawn; ``None``: any. Prefixes are new in any case.
 
@@ -210,16 +215,30 @@ def probe_isolation(
     seed = secrets.randbelow(1 << 32) if seed is None else seed
     order = random.Random(seed)  # noqa: S311 - an order, no secret
     samples = []
+    sent = []
     for number in range(tries):
+        progress("sending prefixes as one tenant", number, tries, "prefixes")
+        sent.append((prefix := _prefix(words), first(prefix)))
+    time.sleep(settles)
+    for number, (prefix, cold) in enumerate(sent):
         progress("sending prefixes as two tenants", number, tries, "prefixes")
-        prefix, fresh = _prefix(words), _prefix(words)
-        cold = first(prefix)
-        steps = [("other", other, prefix), ("fresh", other, fresh), ("warm", first, prefix)]
+        steps = [("other", other, prefix), ("fresh", other, _prefix(words)), ("warm", first, prefix)]
         order.shuffle(steps)
         found = {name: ask(text) for name, ask, text in steps}
         samples.append(Sample(cold, **found))
     progress("sending prefixes as two tenants", tries, tries, "prefixes")
     return Isolation(tuple(samples), _by_tokens(samples, omits_zero=omits_zero), _by_time(samples, seed), seed)
+
+
+def fitting_words(server: AnsweringServer) -> int:
+    """Return how many words a prefix has that is long and that a server takes, whatever its tokenizer makes of them.
+
+    Raises:
+        InputError: it cannot be reached.
+
+    """
+    longest = server.longest_prompt()
+    return _WORDS_SENT if longest is None else max(1, min(_WORDS_SENT, longest // _TOKENS_OF_A_WORD))
 
 
 def _prefix(words: int) -> str:

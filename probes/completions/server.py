@@ -57,6 +57,18 @@ class AnsweringServer:
             self._configurations.add(found.configuration)
         return found
 
+    def longest_prompt(self) -> int | None:
+        """Return how many tokens a prompt may have with its answer (``max_model_len``); ``None``: it is not told.
+
+        Raises:
+            InputError: it cannot be reached.
+
+        """
+        data = self.client.get("/v1/models").data if self.engine is not None else None
+        listed = data.get("data") if isinstance(data, dict) else None
+        found = [one.get("max_model_len") for one in listed or () if isinstance(one, dict)]
+        return min((one for one in found if type(one) is int and one > 0), default=None)
+
     def look(self, times: int = LOOKS) -> Seen:
         """Look which process answers, and return who has answered so far.
 

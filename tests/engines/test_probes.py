@@ -101,7 +101,8 @@ def test_a_store_that_outlives_its_weights_is_implicated_and_named(
     # The example connector's names hold no salt: it is no way round it, and no boundary in it.
     code, salted = server.bypass("--method", "cache-salt")
     assert (code, salted["counts"]) == (11, {"not bypassed": 3}), salted
-    probed = server.run("canary", "probe", "--endpoint", server.url, "--words", "30", "--tries", "1", "-o", "json")
+    told = ("--words", "30", "--tries", "1", "--settle", "0")
+    probed = server.run("canary", "probe", "--endpoint", server.url, *told, "-o", "json")
     assert (probed.code, json.loads(probed.out)["byTokens"]) == (10, "leaks")
 
     verify = ("record", "verify", "record.json", "--endpoint", server.url, "-o", "json")

@@ -85,6 +85,11 @@ def test_what_is_not_minted(tenants: tuple[str, ...], secret: str, message: str)
         ({"choices": [{"message": {"content": echoed(OWN), "reasoning_content": FOREIGN}}]}, "foreign"),
         ({"choices": [{"text": echoed(OWN)}, {"text": echoed(FOREIGN)}]}, "foreign"),
         (echoed(FOREIGN[:-9]), "foreign"),  # cut off
+        ({FIELD: OWN, "note": f"other:\n{FOREIGN}"}, "foreign"),
+        (json.dumps({FIELD: OWN, "note": f"other:\n{FOREIGN}"}), "foreign"),
+        ({"choices": [{"message": {"content": echoed(OWN), "reasoning": f"\t{FOREIGN}"}}]}, "foreign"),
+        (echoed(OWN) + f"_{FOREIGN}", "foreign"),
+        (echoed(OWN) + "x" + "kvc1-" + "a" * 26, "unknown"),
         (echoed(FOREIGN + "x"), "foreign"),
         (echoed(FOREIGN.upper()), "foreign"),
         ({"choices": [{"message": {"content": [{"type": "text", "text": echoed(FOREIGN)}]}}]}, "foreign"),

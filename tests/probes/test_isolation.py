@@ -165,7 +165,22 @@ def test_samples_that_are_alike_say_nothing() -> None:
 def test_the_command(run: Run, api: str, toy: dict[str, Any], code: int, state: str) -> None:
     server = Toy(**toy)
     with running(server) as url:
-        ran = run("canary", "probe", "--endpoint", url, "--tries", "2", "--words", "5", "--api", api, "-o", "json")
+        ran = run(
+            "canary",
+            "probe",
+            "--endpoint",
+            url,
+            "--tries",
+            "2",
+            "--words",
+            "5",
+            "--settle",
+            "0",
+            "--api",
+            api,
+            "-o",
+            "json",
+        )
     data = json.loads(ran.out)
     assert (ran.code, data["state"]) == (code, state), data
     assert len({body["cache_salt"] for _, body in server.asked}) == 2
@@ -184,7 +199,7 @@ def test_the_command(run: Run, api: str, toy: dict[str, Any], code: int, state: 
 )
 def test_a_server_that_says_nothing_of_none(run: Run, toy: dict[str, Any], code: int, tokens: str | None) -> None:
     with running(Toy(**{"engine": "sglang", **toy})) as url:
-        ran = run("canary", "probe", "--endpoint", url, "--tries", "2", "--words", "5", "-o", "json")
+        ran = run("canary", "probe", "--endpoint", url, "--tries", "2", "--words", "5", "--settle", "0", "-o", "json")
     assert (ran.code, json.loads(ran.out)["byTokens"]) == (code, tokens), ran.out
 
 
@@ -200,25 +215,61 @@ def test_a_server_that_says_nothing_of_none(run: Run, toy: dict[str, Any], code:
 )
 def test_replicas_that_take_turns_show_no_boundary(run: Run, toy: dict[str, Any], code: int, said: str) -> None:
     with running(Toy(**toy)) as url:
-        ran = run("canary", "probe", "--endpoint", url, "--tries", "2", "--words", "5")
+        ran = run("canary", "probe", "--endpoint", url, "--tries", "2", "--words", "5", "--settle", "0")
     assert (ran.code, said in " ".join(ran.out.split())) == (code, True), ran.out
     assert said or "process" not in ran.out
+
+
+def test_a_store_that_is_written_late_is_read_all_the_same(run: Run) -> None:
+    """The engine's own memory holds the salt, and the store behind it does not, nor is it there at once."""
+    toy, late = Toy(), 4
+    stored: list[str] = []
+    answered = toy.answer
+
+    def answer(method: str, path: str, body: Any) -> Any:
+        status, data = answered(method, path, body)
+        if method == "POST" and not data["usage"]["prompt_tokens_details"]["cached_tokens"]:
+            if body["prompt"] in stored[:-late]:
+                data["usage"]["prompt_tokens_details"] = {"cached_tokens": 96}
+            stored.append(body["prompt"])
+        return status, data
+
+    toy.answer = answer  # type: ignore[method-assign]
+    with running(toy) as url:
+        told = ("--tries", "8", "--words", "5", "--settle", "0", "-o", "json")
+        ran = run("canary", "probe", "--endpoint", url, *told)
+    assert (ran.code, json.loads(ran.out)["byTokens"]) == (10, "leaks")
+
+
+def test_a_prefix_is_no_longer_than_the_model_takes(run: Run) -> None:
+    toy = Toy()
+
+    def answer(method: str, path: str, body: Any) -> Any:
+        if path == "/v1/models":
+            return 200, {"data": [{"id": "m", "parent": None, "max_model_len": 120}]}
+        return toy.answer(method, path, body)
+
+    with serving(Engine(answer)) as engine:
+        assert run("canary", "probe", "--endpoint", engine.url, "--tries", "1", "--settle", "0").code == 0
+    assert {len(body["prompt"].split()) for _, body in toy.asked} == {21}
 
 
 def test_one_tenant_after_the_other_is_asked_over_one_connection(run: Run) -> None:
     """Another connection may lead to another replica, where nobody's prefix lies."""
     with serving(Engine(Toy().answer)) as engine:
-        assert run("canary", "probe", "--endpoint", engine.url, "--tries", "2", "--words", "5").code == 0
+        assert (
+            run("canary", "probe", "--endpoint", engine.url, "--tries", "2", "--words", "5", "--settle", "0").code == 0
+        )
     assert len(engine.connections) <= 1 + 2  # what is looked at before and after takes others
 
 
 def test_tenants_may_be_told_apart_by_their_keys(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEY_A", "first")
     with running(Toy()) as url:
-        call = ("canary", "probe", "--endpoint", url, "--api-key-env", "KEY_A", "--other-api-key-env")
+        call = ("canary", "probe", "--settle", "0", "--endpoint", url, "--api-key-env", "KEY_A", "--other-api-key-env")
         assert run(*call, "KEY_A", "--tries", "1").code == 2
         monkeypatch.setenv("KEY_B", "second")
-        ran = run(*call, "KEY_B", "--tries", "1", "--words", "5")
+        ran = run(*call, "KEY_B", "--tries", "1", "--words", "5", "--settle", "0")
         assert (ran.code, "leaks" in ran.out) == (10, True)  # this one's key is of the prompt alone
         assert run(*call, "KEY_B", "--value", "x", "--value", "y").code == 2
         assert run("canary", "probe", "--endpoint", url, "--value", "x").code == 2
