@@ -94,7 +94,7 @@ def refuse_unusable(name: str, options: Options) -> None:
 
 
 def starts_pools(name: str, options: Options) -> bool:
-    """Whether each pool of a deployment is started by itself: servers that run, and launch files, are not told apart."""
+    """Whether each pool of a deployment is started by itself; of servers that run, and launch files, none is."""
     return name != "endpoint" and not any(options.launches)
 
 
