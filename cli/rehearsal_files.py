@@ -38,14 +38,16 @@ def command_of(command: Callable[..., int], given: Mapping[str, Any]) -> str:
         value = given[name]
         if name in (*_SIDES, *_SHOWN) or value is None or value == parameter.default:
             continue
+        option = f"--{name.replace('_', '-')}"
         for one in value if isinstance(value, (list, tuple)) else [value]:
-            words += [f"--{name.replace('_', '-')}", f"{one:g}" if isinstance(one, float) else str(one)]
+            words += [option] if one is True else [option, f"{one:g}" if isinstance(one, float) else str(one)]
     return shlex.join(words)
 
 
-def evidence_paths(output: Path) -> tuple[Path, Path]:
-    """Return where evidence of isolation goes, and that about KV beside it."""
-    return output, output.with_name(f"{output.stem}.kv-equivalence.json")
+def evidence_paths(output: Path, *, tear: bool) -> list[Path]:
+    """Return where evidence of isolation goes, and beside it that about KV, and about torn entries if they were."""
+    beside = ["kv-equivalence", *(["lifecycle-audit"] if tear else [])]
+    return [output, *(output.with_name(f"{output.stem}.{kind}.json") for kind in beside)]
 
 
 def earlier_refutations(files: Iterable[Path], old: Manifest, new: Manifest) -> list[Earlier]:

@@ -11,7 +11,7 @@ from kvgate.cli.plain import visible
 if TYPE_CHECKING:
     from kvgate.cli.formats.page import Page
     from kvgate.probes.rehearsal.seen import Part, Rehearsal
-    from kvgate.rules.evidence import Evidence
+    from kvgate.rules.evidence import Evidence, State
 
 _STYLES = {"held": "green", "failed": "bold red", "open": "yellow", "not-run": "yellow"}
 _WORDS = {"open": "shows nothing", "not-run": "not run"}
@@ -32,6 +32,7 @@ class Told:
     """What the command knows beside what was seen.
 
     Attributes:
+        state: of everything that was asked for.
         old: the deployments, as they were named.
         new: likewise.
         stand_in: why a stand-in answered; ``None`` where that was asked for, or none did.
@@ -40,6 +41,7 @@ class Told:
 
     """
 
+    state: State
     old: str
     new: str
     stand_in: str | None = None
@@ -67,7 +69,7 @@ def rehearsal_page(page: Page, seen: Rehearsal, told: Told) -> None:
     page.gap()
     _written(page, told)
     _next(page, seen, told)
-    page.say(seen.state, style=_STATES[seen.state])
+    page.say(told.state, style=_STATES[told.state])
 
 
 def _parts(page: Page, seen: Rehearsal) -> None:
@@ -76,8 +78,9 @@ def _parts(page: Page, seen: Rehearsal) -> None:
         ("isolation", seen.isolation),
         ("equivalence", seen.equivalence),
         ("tenants", seen.tenants),
+        ("torn", seen.torn),
     ):
-        if name != "tenants" or part.state != "not-run":
+        if name not in ("tenants", "torn") or part.state != "not-run":
             _part(page, name, part)
     for heading, found in (("STAGED", seen.staged), ("NOT STAGED", seen.missing)):
         if found:
@@ -105,6 +108,8 @@ def _next(page: Page, seen: Rehearsal, told: Told) -> None:
     evidence = [one for file, _ in told.written or ((file, None),) for one in ("--evidence", file)]
     evidence += [one for earlier, _ in told.answers for one in ("--evidence", earlier)]
     check = f"kvgate check {sides} {shlex.join(evidence)}"
+    if seen.torn.state not in ("held", "not-run"):
+        page.say(f"Of torn entries nothing good is shown: {visible(seen.torn.why)}.", hang=2)
     if seen.state == "proved":
         held = "old entries may be read" if seen.claim == "reuse" else "the boundary holds"
         page.say(f"In this rehearsal {held}. What the manifests ask for beside it, `kvgate check` says:", hang=2)

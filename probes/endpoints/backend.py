@@ -136,6 +136,8 @@ class EndpointBackend:
             NoControlError: the boundary of this one cannot be taken away without a third server.
 
         """
+        if start.torn:
+            raise NoControlError("no entry is torn in a store that other servers use")
         if start.foreign:
             raise NoControlError("no other weights can be planted in a server that runs already")
         if start.deployment is self._old:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from kvgate.probes.embedded.stand_in import VOCABULARY
 from kvgate.probes.engines.connectors import Connector
 from kvgate.probes.engines.entries import Stretch
 from kvgate.probes.engines.layout import Layout, UnlikeError, layer_errors, layout_from
-from kvgate.probes.engines.program import Program
+from kvgate.probes.engines.program import Adapter, Program
 from kvgate.probes.rehearsal.backend import CannotStageError, Generation, LayerError, Prompt, Start
 from kvgate.probes.rehearsal.filing import carried_salt, unit_of
 from kvgate.rules.manifest import Manifest
@@ -33,6 +33,7 @@ class Engine:
         real: whether it has the deployment's own weights.
         computes: the number format in which it should.
         saves: that in which it should keep KV.
+        adapters: that it can answer with, by their names.
 
     """
 
@@ -43,6 +44,7 @@ class Engine:
     real: bool
     computes: str
     saves: str
+    adapters: Mapping[str, Adapter]
 
     def layout(self) -> Layout | None:
         """Return how it keeps KV; ``None`` where that is not known here, or not what the manifest says."""
@@ -52,7 +54,9 @@ class Engine:
 
     def ask(self, request: Request, tokens: int, *, skip: bool = False, keep: bool = False) -> Generation:
         """Have it answer; see :meth:`kvgate.probes.engines.program.Program.generate`."""
-        return self.program.generate(self.name, request.token_ids, tokens, request.salt, skip=skip, keep=keep)
+        adapter = None if request.adapter is None else self.adapters[request.adapter]
+        ids, salt = request.token_ids, request.salt
+        return self.program.generate(self.name, ids, tokens, salt, skip=skip, adapter=adapter, keep=keep)
 
 
 class EngineWorker:
@@ -80,7 +84,7 @@ class EngineWorker:
             self._put(start.store, keeps=False)  # each time anew: what it wrote for the prompt before is no old entry
         skip = start.boundary == "no-reuse"
         if skip:  # LMCache looks up all the same, and keeps what it finds locked (0.5.6): under this it finds nothing
-            request = Request(request.token_ids, salt=f"kvgate-{secrets.token_hex(8)}")
+            request = replace(request, salt=f"kvgate-{secrets.token_hex(8)}")
         try:
             found = self._engine.ask(request, tokens, skip=skip)
         except CannotStageError:
@@ -108,7 +112,7 @@ class EngineWorker:
         owner = self._owner()
         self._put(self._start.store, keeps=False)
         filed = prompt.filed if owner is not self._start.deployment and prompt.filed is not None else prompt
-        request = Request(self._ids(filed), salt=carried_salt(owner, filed.salt))
+        request = Request(self._ids(filed), salt=carried_salt(owner, filed.salt), adapter=filed.adapter)
         stored: list[Stretch] | None
         try:
             stored = self._filler.stored(owner, request, layout)
@@ -160,7 +164,7 @@ class EngineWorker:
         self._put(_EMPTY, keeps=False)
         request = self._own_request(prompt)
         first = request.token_ids[: max(1, len(request.token_ids) // 2 // unit) * unit]
-        self._engine.ask(Request(first, salt=request.salt), 1, keep=True)
+        self._engine.ask(replace(request, token_ids=first), 1, keep=True)
         if not self._engine.ask(request, 1).cached:
             return None
         return self._read(request, layout)
@@ -189,11 +193,12 @@ class EngineWorker:
     def _request(self, prompt: Prompt) -> Request:
         owner = self._owner()
         if owner is not self._start.deployment and prompt.filed is not None:
-            return Request(self._ids(prompt), salt=carried_salt(owner, prompt.filed.salt))
+            return Request(self._ids(prompt), salt=carried_salt(owner, prompt.filed.salt), adapter=prompt.adapter)
         return self._own_request(prompt)
 
     def _own_request(self, prompt: Prompt) -> Request:
-        return Request(self._ids(prompt), salt=carried_salt(self._start.deployment, prompt.salt))
+        salt = carried_salt(self._start.deployment, prompt.salt)
+        return Request(self._ids(prompt), salt=salt, adapter=prompt.adapter)
 
     def _ids(self, prompt: Prompt) -> tuple[int, ...]:
         return prompt.token_ids if self._engine.real else tuple(one % VOCABULARY for one in prompt.token_ids)

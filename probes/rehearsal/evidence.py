@@ -8,7 +8,6 @@ from typing import Any
 from pydantic import JsonValue
 
 from kvgate.probes.evaluation.comparison import worst_of
-from kvgate.probes.evaluation.tolerances import tolerance_for
 from kvgate.probes.rehearsal.backend import Ground, LayerError
 from kvgate.probes.rehearsal.seen import Part, Rehearsal
 from kvgate.rules.change import same
@@ -32,7 +31,8 @@ def evidence_of(
     tools: Mapping[str, str],
     command: str | None,
     refutations: Sequence[Evidence] = (),
-) -> tuple[Evidence, Evidence]:
+    tear: bool = False,
+) -> tuple[Evidence, ...]:
     """Return what a rehearsal showed: ``isolation`` and ``kv-equivalence``, bound to both deployments.
 
     Args:
@@ -43,6 +43,7 @@ def evidence_of(
         tools: versions of kvgate and the like.
         command: what reproduces it.
         refutations: of these deployments, that were made before; each is named as answered by what answers it.
+        tear: also what became of torn entries, as a ``lifecycle-audit``.
 
     """
     ground = rehearsal.ground
@@ -61,7 +62,7 @@ def evidence_of(
         "between_tenants": None if rehearsal.tenants.state == "not-run" else _part(rehearsal.tenants),
         "mistakes": [{"id": one.id, "what": one.what} for one in rehearsal.mistakes],
     }
-    if ground and (tolerance := tolerance_for(ground.precision)) is not None:
+    if ground and (tolerance := ground.tolerance) is not None:
         figures["tolerance"] = {"logprob": tolerance.logprob, "kv": tolerance.kv, "source": tolerance.source}
     coverage = Coverage(
         examined={"prompts": rehearsal.asked, "differences": len(rehearsal.staged)},
@@ -86,13 +87,22 @@ def evidence_of(
         return found.model_copy(update={"supersedes": answered})
 
     state, reason = kv_state(old, new, rehearsal)
+    torn = rehearsal.torn
+    audit = [made("lifecycle-audit", _AUDITED[torn.state], torn.why, (), {**_shared(figures), "torn": _part(torn)})]
     compared: tuple[Entries, ...] = ("old-entries",) if state in ("proved", "refuted") else ()
     return (
         made("isolation", rehearsal.state, rehearsal.reason, rehearsal.of, figures),
         made("kv-equivalence", state, reason, compared, {**_shared(figures), "layers": _layers(rehearsal.layers)}),
+        *(audit if tear else ()),
     )
 
 
+_AUDITED: Mapping[str, State] = {
+    "held": "proved",
+    "failed": "refuted",
+    "open": "inconclusive",
+    "not-run": "not-run",
+}
 _RAN: Mapping[str, Ran] = {"launch files": "launch-files", "running servers": "servers"}
 
 
@@ -119,7 +129,7 @@ def kv_state(old: Manifest, new: Manifest, rehearsal: Rehearsal) -> tuple[State,
     noise = max(layer.noise for layer in layers)
     if ground.model == "stand-in":
         return "inconclusive", "a stand-in's blocks were compared: that proves the procedure, not the numbers"
-    tolerance = tolerance_for(ground.precision)
+    tolerance = ground.tolerance
     if tolerance is None or tolerance.kv is None:
         return "inconclusive", f"how far KV differs from itself was never measured for {ground.precision}"
     floor = tolerance.kv

@@ -14,6 +14,7 @@ from kvgate.rules.values import Known
 from kvgate.stores.keys.schemes import SCHEMES
 from kvgate.stores.keys.stored import Prediction, Request
 
+_IN_THE_PATH = "vllm-offload-fs"  # the only store whose names hold no namespace: it is a folder that they lie in
 _OWN_BLOCK = 64  # tokens; an application's own store says nothing of blocks
 
 
@@ -51,6 +52,8 @@ def file_prompt(manifest: Manifest, prompt: Prompt) -> Filing:
         return Filing(place, None, (f"cache.connector: {covered.why}",))
     if covered.profile.key_from_fields:
         return _own(manifest, covered, prompt, place)
+    if covered.profile.id == _IN_THE_PATH:
+        place = f"{place}/{manifest.value('cache.namespace') or ''}"
     scheme = SCHEMES.get(covered.profile.id)
     if scheme is None:
         return Filing(place, None, (f"cache.connector: what {covered.profile.id} calls its entries is not known here",))

@@ -31,6 +31,20 @@ class Tenants:
 
 
 @dataclass(frozen=True)
+class Torn:
+    """What the new deployment got of its own entries.
+
+    Attributes:
+        whole: as it had stored them.
+        half: with the second half of each missing.
+
+    """
+
+    whole: tuple[Hit, ...] = ()
+    half: tuple[Hit, ...] = ()
+
+
+@dataclass(frozen=True)
 class Observed:
     """All answers of a rehearsal.
 
@@ -40,7 +54,7 @@ class Observed:
         inside: with the boundary in force, in front of what the old deployment stored.
         own: in front of what the new deployment stored itself; empty where it was not asked.
         tenants: between two tenants; ``None`` where neither deployment keeps any apart.
-        lacking: of ``control``, ``own`` and ``tenants``, those that a back end has no way to, and why.
+        lacking: of ``control``, ``own``, ``tenants`` and ``torn``, those that a back end has no way to, and why.
         tolerance: below which answers do not differ, in nats.
         alike: requests that are the same tokens on both sides.
         unstaged: dimensions that ask for separation, and whose difference was not there.
@@ -50,6 +64,7 @@ class Observed:
         missing: what was not, and why.
         asked: how many prompts there were.
         because: dimensions that the claim rests on.
+        torn: in front of torn entries; ``None`` where that was not asked for.
 
     """
 
@@ -68,6 +83,7 @@ class Observed:
     missing: Mapping[str, str] = field(default_factory=dict)
     asked: int = 0
     because: tuple[str, ...] = ()
+    torn: Torn | None = None
 
     @property
     def planted(self) -> set[str]:
@@ -115,6 +131,7 @@ def judge(old: Manifest, new: Manifest, observed: Observed) -> Rehearsal:
         observed.asked,
         wrong if state == "refuted" else _right(observed) if state == "proved" else (),
         observed.because,
+        NOT_RUN if observed.torn is None else _torn(observed.torn, observed.lacking),
     )
 
 
@@ -187,6 +204,22 @@ def _tenants(tenants: Tenants, lacking: Mapping[str, str]) -> Part:
     if not any(hit.cached for hit in tenants.unguarded):
         return Part("open", "with the boundary taken away nothing is read either", hits)
     return Part("held", "no tenant's request reads another's entry", hits)
+
+
+def _torn(torn: Torn, lacking: Mapping[str, str]) -> Part:
+    if any(hit.wrong for hit in torn.half):
+        return Part("failed", "entries whose second half is missing are read, and answers are wrong", torn.half)
+    if not torn.half:
+        return Part("open", lacking.get("torn", "nothing was asked in front of torn entries"))
+    if not any(hit.cached for hit in torn.whole):
+        return Part("open", "entries that are whole are not read either", torn.half)
+    if not all(hit.agreement.same for hit in torn.half):
+        return Part(
+            "open", "answers are not those without a store, and no token is told to have come from it", torn.half
+        )
+    return Part(
+        "held", "entries whose second half is missing are noticed: answers are those without a store", torn.half
+    )
 
 
 def _wrong(observed: Observed, stale: Sequence[Hit]) -> tuple[Entries, ...]:

@@ -43,6 +43,7 @@ def rehearse(
     *,
     rendered: tuple[Rendered, Rendered] | None = None,
     size: Size = Size(),
+    tear: bool = False,
     progress: Progress = silent,
 ) -> Rehearsal:
     """Stage the hit that must not happen, and say what was seen.
@@ -53,6 +54,7 @@ def rehearse(
         backend: makes what runs them; it is closed in all cases.
         rendered: token ids of both sides' snapshots.
         size: how much is asked.
+        tear: also whether half-written entries are taken for whole ones.
         progress: told how far it is.
 
     """
@@ -83,6 +85,7 @@ def rehearse(
             staged=asked.staged,
             missing={**asked.missing, **missing},
             tokens=size.tokens,
+            tear=tear,
             progress=progress,
         )
     finally:

@@ -82,6 +82,7 @@ class Rehearsal:
         isolation: held where nothing stale was hit with the boundary in force.
         equivalence: held where hits happen, and answers are those without a store.
         tenants: the same as isolation, between two tenants; not run where the deployments keep none apart.
+        torn: held where entries that a writer left half-written are not taken for whole ones; not run unless asked for.
         mistakes: what let stale entries through.
         layers: stored KV of the old deployment against the new one's, the worst of all prompts for each layer.
         ground: what it was staged on.
@@ -108,3 +109,4 @@ class Rehearsal:
     asked: int = 0
     of: tuple[Entries, ...] = ()
     because: tuple[str, ...] = ()
+    torn: Part = NOT_RUN

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from kvgate.probes.evaluation.comparison import compare_answers
 from kvgate.probes.evaluation.prompts import Asked
-from kvgate.probes.evaluation.tolerances import tolerance_for
 from kvgate.probes.rehearsal.backend import (
     Backend,
     CannotStageError,
@@ -25,7 +24,7 @@ from kvgate.probes.rehearsal.backend import (
 )
 from kvgate.probes.rehearsal.claims import Asks, asks_of
 from kvgate.probes.rehearsal.filing import salt_of
-from kvgate.probes.rehearsal.judging import Observed, Tenants, judge
+from kvgate.probes.rehearsal.judging import Observed, Tenants, Torn, judge
 from kvgate.probes.rehearsal.seen import Hit, Rehearsal
 from kvgate.rules.discharge import TOKEN_DIMENSIONS
 from kvgate.rules.manifest import Manifest
@@ -44,6 +43,7 @@ def stage(
     staged: Mapping[str, str],
     missing: Mapping[str, str],
     tokens: int,
+    tear: bool = False,
     progress: Progress = silent,
 ) -> Rehearsal:
     """Run a rehearsal.
@@ -56,6 +56,7 @@ def stage(
         staged: what of the differences is in their tokens already.
         missing: what is not.
         tokens: how many are generated for each answer.
+        tear: also whether half-written entries are taken for whole ones.
         progress: told how many answers were had.
 
     """
@@ -64,7 +65,9 @@ def stage(
         return Rehearsal(asks.claim, "not-run", "several pools are not staged: rehearse them one by one")
     try:
         ground = backend.ground()
-        return _Stage(old, new, backend, asks, ground, dict(staged), dict(missing), tokens, progress).run(asked)
+        return _Stage(old, new, backend, asks, ground, dict(staged), dict(missing), tokens, progress).run(
+            asked, tear=tear
+        )
     except CannotStageError as error:
         return Rehearsal(asks.claim, "not-run", str(error), because=asks.because)
 
@@ -99,8 +102,8 @@ class _Stage:
             unknown = "not known on both sides" if name in asks.unknown else "differs"
             self._missing.setdefault(name, f"{unknown}, and no entry is wrong for it here")
 
-    def run(self, asked: Sequence[Asked]) -> Rehearsal:
-        tolerance = tolerance_for(self._ground.precision)
+    def run(self, asked: Sequence[Asked], *, tear: bool) -> Rehearsal:
+        tolerance = self._ground.tolerance
         if tolerance is None:
             raise CannotStageError(
                 f"how far {self._ground.precision} differs from itself was never measured: nothing can be told from it"
@@ -121,6 +124,8 @@ class _Stage:
             own = self._where_it_can("own", self._own, prompts)
             self._repeatable(own)
         layers = self._layers(prompts)
+        self._enter("torn entries", 3)
+        torn = self._torn(prompts[:1]) if tear else None
         self._enter("tenants", 4)
         observed = Observed(
             self._claim,
@@ -140,6 +145,7 @@ class _Stage:
             missing=self._missing,
             asked=len(prompts),
             because=self._asks.because,
+            torn=torn,
         )
         return judge(self._old, self._new, observed)
 
@@ -212,6 +218,12 @@ class _Stage:
             for prompt in prompts:
                 self._ask(worker, prompt)
         return self._hits(Start(self._new, "new"), prompts)
+
+    def _torn(self, prompts: Sequence[Prompt]) -> Torn:
+        """Have the new deployment read what it wrote itself, as a writer leaves it that ends half-way."""
+        whole = self._where_it_can("torn", self._own, prompts)
+        half = self._where_it_can("torn", lambda these: self._hits(Start(self._new, "new", torn=True), these), prompts)
+        return Torn(tuple(whole), tuple(half))
 
     def _tenants(self, prompt: Prompt) -> Tenants:
         """Ask as another tenant for what the first one has in the store, the old deployment's and the new one's."""

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvgate.probes.evaluation.comparison import Agreement
-from kvgate.probes.rehearsal.judging import Observed, Tenants, _whole, judge
+from kvgate.probes.rehearsal.judging import Observed, Tenants, Torn, _whole, judge
 from kvgate.probes.rehearsal.seen import Hit, Part, Rehearsal
 from kvgate.rules.shown import ENTRIES
 from tests.probes.rehearsal.pairs import WEIGHTS, deployment
@@ -106,6 +106,24 @@ def test_old_entries_that_are_wrong_refute_a_claim_of_reuse_and_wrong_ones_of_it
     assert (seen(reuse, inside=(STALE,)).state, seen(reuse, inside=(STALE,)).of) == ("refuted", ("old-entries",))
     both = seen(reuse, inside=(STALE,), own=(STALE,))
     assert (both.state, both.of) == ("refuted", ("old-entries", "own-entries"))
+
+
+@pytest.mark.parametrize(
+    ("torn", "lacking", "state"),
+    [
+        (Torn((READ,), (MISS,)), {}, "held"),
+        (Torn((READ,), (READ,)), {}, "held"),  # what stands before the tear may be right
+        (Torn((READ,), (STALE,)), {}, "failed"),
+        (Torn((READ,), (hit(cached=64, answer="not comparable", right=False),)), {}, "failed"),  # it ended on it
+        (Torn((READ,), (hit(answer="different"),)), {}, "open"),
+        (Torn((MISS,), (MISS,)), {}, "open"),
+        (Torn((READ,), ()), {"torn": "it cannot"}, "open"),
+    ],
+)
+def test_torn_entries_are_a_thing_of_their_own(torn: Torn, lacking: dict[str, str], state: str) -> None:
+    found = seen(torn=torn, lacking=lacking)
+    assert (found.state, found.torn.state) == ("proved", state)
+    assert seen().torn.state == "not-run"
 
 
 _HITS = st.lists(
