@@ -354,7 +354,9 @@ def _against_map(manifest: Manifest, ranks: Sequence[ServedRank], where: str) ->
         rank, name = found.different[0]
         return compared("weights", stored.digest, f"another {name[:200]} (rank {rank})", told, equal=False)
     if not found.equal:
-        what = f"{len(found.unknown)} tensors could not be compared, {found.unknown[0][:200]} first"
+        layers = sum(len(rank.unreadable) for rank in ranks)
+        why = f": the engine keeps the weights of {layers} layers where nobody can read them" if layers else ""
+        what = f"{len(found.unknown)} tensors could not be compared, {found.unknown[0][:200]} first{why}"
         return Item("weights", "not asked", what, stored.digest)
     return compared("weights", stored.digest, stored.digest, told, equal=True)
 

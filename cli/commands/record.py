@@ -133,7 +133,7 @@ def _worker(
 
     from kvgate.cli import console
     from kvgate.cli.formats.page import Page
-    from kvgate.cli.formats.readiness import readiness_data, readiness_page
+    from kvgate.cli.formats.readiness import readiness_data, readiness_page, said
     from kvgate.cli.listing import as_json
     from kvgate.cli.progress import shown
     from kvgate.readiness import verify_worker
@@ -141,11 +141,14 @@ def _worker(
     with shown(quiet=quiet, no_color=no_color) as progress:
         found = verify_worker(file, endpoint, api_key(api_key_env), corpora=corpora, unasked=unasked, progress=progress)
     if quiet:
+        for item in found.items:
+            if item.state == "differs":
+                console.say(f"error: {endpoint}: {item.name}: {said(item)}")
         console.emit(f"{found.state}\n")
     elif wanted:
         console.emit(as_json(readiness_data(found)))
     else:
         page = Page(console.width(), color=console.colored(sys.stdout, no_color=no_color))
-        readiness_page(page, found)
+        readiness_page(page, found, endpoint)
         console.emit(page.text())
     return {"ready": 0, "not ready": NOT_READY}.get(found.state, CANNOT_TELL)

@@ -11,6 +11,7 @@ from kvgate.probes.canary.probe import Isolation, State
 from kvgate.rules.evidence import Coverage, Evidence, subject_of
 from kvgate.rules.evidence import State as EvidenceState
 from kvgate.rules.manifest import Manifest
+from kvgate.rules.values import Known
 
 _STATES: dict[State, EvidenceState] = {"leaks": "refuted", "isolated": "proved", "cannot tell": "inconclusive"}
 
@@ -25,7 +26,8 @@ def state_of(found: Echoes, markers: Mapping[str, Marker], allowed: float) -> tu
     """
     counts = found.counts
     if counts["foreign"]:
-        return "refuted", f"{counts['foreign']} of {found.total} answers hold another tenant's reference"
+        answers = found.total - counts["unreadable"]
+        return "refuted", f"{counts['foreign']} of {answers} answers hold another tenant's reference"
     if counts["unknown"] or counts["unreadable"]:
         what = "a reference of no known tenant" if counts["unknown"] else "no answer of a known tenant"
         return "inconclusive", f"{counts['unknown'] or counts['unreadable']} of {found.total} lines hold {what}"
@@ -97,15 +99,24 @@ def isolation_evidence(
     if found.tokens is None:
         missing = {**missing, "cached tokens": "the server does not tell them"}
     missing = {**found.who.missing, **missing}
+    state, why = _STATES[found.state], found.why
+    if state == "refuted" and declares_no_boundary(new):
+        state, why = "inconclusive", f"{why}; and cache.tenancy declares no boundary that it should not cross"
     return _about(
-        _STATES[found.state],
-        found.why,
+        state,
+        why,
         new,
         Coverage(examined={"prefixes": len(found.samples)}, missing=missing),
         figures,
         tools,
         command,
     )
+
+
+def declares_no_boundary(manifest: Manifest) -> bool:
+    """Whether a deployment is known to keep no tenants apart."""
+    tenancy = manifest.get("cache.tenancy")
+    return isinstance(tenancy, Known) and (tenancy.value is None or tenancy.value.get("boundary") == "shared")
 
 
 def _about(

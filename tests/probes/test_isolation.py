@@ -14,11 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvgate.probes.canary import ranks
+from kvgate.probes.canary.evidence import isolation_evidence
 from kvgate.probes.canary.probe import LEVEL, POWER, Isolation, Sample, Timing, probe_isolation
 from kvgate.probes.canary.ranks import power_of, probability_below
 from kvgate.rules.errors import UsageError
 from tests.cli.conftest import Run
 from tests.corpora.engine_server import Engine, serving
+from tests.rules.clean import FORGET, clean
 
 from .toy import Toy, running
 
@@ -218,6 +220,21 @@ def test_replicas_that_take_turns_show_no_boundary(run: Run, toy: dict[str, Any]
         ran = run("canary", "probe", "--endpoint", url, "--tries", "2", "--words", "5", "--settle", "0")
     assert (ran.code, said in " ".join(ran.out.split())) == (code, True), ran.out
     assert said or "process" not in ran.out
+
+
+@pytest.mark.parametrize(
+    ("tenancy", "state"),
+    [
+        ({"boundary": "tenant", "carried_by": "cache_salt"}, "refuted"),
+        ({"boundary": "shared", "carried_by": None}, "inconclusive"),
+        (None, "inconclusive"),  # nothing is to be kept apart
+        (FORGET, "refuted"),  # nobody says so
+    ],
+)
+def test_a_leak_is_one_across_a_boundary_that_is_declared(tenancy: Any, state: str) -> None:
+    found = Cache(shared=True).probed(2)
+    evidence = isolation_evidence(found, clean({"cache.tenancy": tenancy}), missing={}, tools={}, command="")
+    assert (evidence.state, evidence.coverage.missing.keys() >= {"replicas"}) == (state, True)
 
 
 def test_a_store_that_is_written_late_is_read_all_the_same(run: Run) -> None:

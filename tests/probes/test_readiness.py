@@ -197,6 +197,16 @@ def test_defaults_of_the_engine(run: Run, approved: Approved) -> None:
     assert verified(run, record, answers, *UNASKED)[1]["engine.prefix_hash.algorithm"]["state"] == "same"
 
 
+def test_quietly_only_what_differs_is_said(run: Run, approved: Approved) -> None:
+    record = approved({"engine.block_size": 48})
+    with up(vllm_answers()) as engine:
+        ran = run("record", "verify", record, "--endpoint", engine.url, "-q", *UNASKED)
+        text = run("record", "verify", record, "--endpoint", engine.url, *UNASKED).out
+    assert (ran.code, ran.out, ran.err.count("\n")) == (10, "not ready\n", 1)
+    assert "engine.block_size: 48 was approved, 16 is here" in ran.err
+    assert text.count(engine.url) == 1
+
+
 def test_a_record_that_accepts_nothing_approves_nothing(run: Run, approved: Approved) -> None:
     record = approved({"cache.tenancy": {"boundary": "tenant", "carried_by": None}}, "--advisory")
     ran, items = verified(run, record, vllm_answers(), *UNASKED)
