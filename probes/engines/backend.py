@@ -14,13 +14,14 @@ from typing import Any
 from kvgate.probes.embedded.backend import Folders
 from kvgate.probes.embedded.child import Child
 from kvgate.probes.embedded.stand_in import Side
+from kvgate.probes.engines.adapters import lay_out_adapters
 from kvgate.probes.engines.connectors import Connector, kind_of, redis_of
 from kvgate.probes.engines.example_connector import ExampleConnector
 from kvgate.probes.engines.installation import Installation
 from kvgate.probes.engines.layout import PLAIN
 from kvgate.probes.engines.lmcache_server import LMCacheServer, start_redis
 from kvgate.probes.engines.places import FolderPlaces, RedisPlaces
-from kvgate.probes.engines.program import Program
+from kvgate.probes.engines.program import Adapter, Program
 from kvgate.probes.engines.serving import Ran, ran_with, unlike_serving
 from kvgate.probes.engines.sides import (
     Launch,
@@ -90,6 +91,7 @@ class VllmBackend:
         self._writer: Child | None = child
         self._places: dict[bool, FolderPlaces | RedisPlaces] = {}
         self._connectors: dict[bool, Connector] = {}
+        self._adapters: dict[bool, Mapping[str, Adapter]] = {}
         self._engines: set[str] = set()
 
     def ground(self) -> Ground:
@@ -129,6 +131,7 @@ class VllmBackend:
             real=self._folders is not None,
             computes=side.dtype,
             saves=side.saved,
+            adapters=self._adapters[is_old],
         )
         filled = start.instead_of is self._old or start.deployment is self._old
         return EngineWorker(engine, start, self._connector(old=filled) if filled is is_old or self._alike() else None)
@@ -213,6 +216,8 @@ class VllmBackend:
             write_stand_in(self._child(), stands, folder / called, foreign=name == "foreign")
         else:
             link_checkpoint(self._folders.old if is_old else self._folders.new, stands, folder / called)
+        if is_old not in self._adapters:
+            self._adapters[is_old] = lay_out_adapters(stands, program.folder("adapters"))
         launch = self._launches[0 if is_old else 1]
         arguments = [*launch.arguments, "--model", called, *_LAST]
         try:

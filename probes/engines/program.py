@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,22 @@ from kvgate.probes.rehearsal.backend import Generation
 from kvgate.probes.rehearsal.process import ChildProcess
 
 _SECONDS = 600.0  # an engine loads a model
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A LoRA adapter as an engine knows it.
+
+    Attributes:
+        name: its own.
+        number: from 1 on, another one for each.
+        folder: of its checkpoint.
+
+    """
+
+    name: str
+    number: int
+    folder: Path
 
 
 class Program(ChildProcess):
@@ -59,7 +76,15 @@ class Program(ChildProcess):
         self.ask({**request, "environment": dict(environment), "transfer": dict(transfer)})
 
     def generate(
-        self, engine: str, token_ids: Sequence[int], tokens: int, salt: str | None, *, skip: bool, keep: bool = False
+        self,
+        engine: str,
+        token_ids: Sequence[int],
+        tokens: int,
+        salt: str | None,
+        *,
+        skip: bool,
+        adapter: Adapter | None = None,
+        keep: bool = False,
     ) -> Generation:
         """Have an engine answer a prompt.
 
@@ -69,6 +94,7 @@ class Program(ChildProcess):
             tokens: how many are generated.
             salt: the request's ``cache_salt``.
             skip: read no cache.
+            adapter: that answers.
             keep: leave what was computed in the engine's own cache, for the next prompt.
 
         Raises:
@@ -76,7 +102,8 @@ class Program(ChildProcess):
 
         """
         request = {"op": "ask", "engine": engine, "token_ids": list(token_ids), "tokens": tokens}
-        found = self.ask({**request, "salt": salt, "skip": skip, "keep": keep})
+        lora = None if adapter is None else [adapter.name, adapter.number, str(adapter.folder)]
+        found = self.ask({**request, "salt": salt, "skip": skip, "keep": keep, "adapter": lora})
         steps = ({int(token): value for token, value in step.items()} for step in found["top"])
         return Generation(tuple(found["token_ids"]), tuple(steps), found["cached"])
 

@@ -12,6 +12,7 @@ from kvgate.probes.embedded.backend import Folders
 from kvgate.probes.embedded.child import Child
 from kvgate.probes.embedded.real import real_pair
 from kvgate.probes.embedded.stand_in import Pair, Side, stand_in
+from kvgate.probes.engines.adapters import adapter_flags
 from kvgate.probes.rehearsal.backend import CannotStageError
 from kvgate.rules.compare.plain import rope_reads_length
 from kvgate.rules.manifest import Manifest
@@ -45,8 +46,6 @@ def pair_of(old: Manifest, new: Manifest, folders: Folders | None) -> Pair:
         CannotStageError: nothing does here.
 
     """
-    if any(side.value("adapters") for side in (old, new)):
-        raise CannotStageError("adapters are not started by this back end")
     if folders is not None:
         return real_pair(old, new)
     pair = stand_in(old, new)
@@ -150,4 +149,4 @@ def planned(manifest: Manifest, side: Side, missing: dict[str, str], *, real: bo
     sizes: Any = manifest.value("parallelism") or {}
     if any(value not in (None, 1) for name, value in sizes.items() if name != "data"):
         missing["parallelism"] = "one rank: what differs between several is not staged"
-    return Launch(tuple(found), {})
+    return Launch((*found, *adapter_flags(side)), {})

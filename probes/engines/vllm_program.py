@@ -222,6 +222,7 @@ class _Engine:
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """Answer one prompt and forget it: what is cached for the next one comes out of the store."""
         from vllm import SamplingParams
+        from vllm.lora.request import LoRARequest
 
         sampling = SamplingParams(
             temperature=0.0,
@@ -234,7 +235,8 @@ class _Engine:
         prompt: dict[str, Any] = {"prompt_token_ids": request["token_ids"]}
         if request["salt"]:
             prompt["cache_salt"] = request["salt"]
-        found = self._engine.generate([prompt], sampling, use_tqdm=False)[0]
+        adapter = None if request["adapter"] is None else LoRARequest(*request["adapter"])
+        found = self._engine.generate([prompt], sampling, use_tqdm=False, lora_request=adapter)[0]
         if not request["keep"]:
             self._forget()
         steps = [{int(token): one.logprob for token, one in step.items()} for step in found.outputs[0].logprobs]
