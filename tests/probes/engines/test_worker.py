@@ -58,7 +58,9 @@ class _Fake:
 
 def _worker(fake: _Fake, **start: Any) -> EngineWorker:
     served = deployment()
-    engine = Engine(cast("Program", fake), "new", cast("Connector", fake), fake.restart, True, "bfloat16", "bfloat16")
+    engine = Engine(
+        cast("Program", fake), "new", cast("Connector", fake), fake.restart, True, "bfloat16", "bfloat16", {}
+    )
     return EngineWorker(engine, Start(served, "old", **start), None)
 
 
