@@ -82,15 +82,15 @@ def refuse_unusable(name: str, options: Options) -> None:
         raise UsageError("only --backend embedded is told where to run", where=_DEVICE)
     if name != "vllm" and (options.old_python is not None or options.old_folders):
         raise UsageError("only --backend vllm starts engines", where=_OLD_ENGINE)
-    if name == "vllm":
-        _need_vllm(options.python, options.folders, "--engine-python, --engine-path")
-        if options.old_python is not None or options.old_folders:
-            _need_vllm(options.old_python or options.python, options.old_folders, _OLD_ENGINE)
     started = [one is not None for one in options.launches]
     if name != "vllm" and any(started):
         raise UsageError("only --backend vllm starts launch files", where=_LAUNCHES)
     if any(started) and not all(started):
         raise UsageError("both sides are started from their launch files, or neither", where=_LAUNCHES)
+    if name == "vllm":
+        _need_vllm(options.python, options.folders, "--engine-python, --engine-path")
+        if options.old_python is not None or options.old_folders:
+            _need_vllm(options.old_python or options.python, options.old_folders, _OLD_ENGINE)
 
 
 def starts_pools(name: str, options: Options) -> bool:

@@ -52,7 +52,10 @@ class Row:
 def agreement(one: Completion, other: Completion, tolerance: float) -> Agreement:
     """Compare two answers: by tokens and log-probabilities, by characters where neither is told."""
     if one.top and other.top:
-        return compare_answers((one.tokens, one.top), (other.tokens, other.top), tolerance)
+        found = compare_answers((one.tokens, one.top), (other.tokens, other.top), tolerance)
+        if found.divergence is not None or one.text == other.text:
+            return found
+    # What is told of the tokens cannot be of both texts, or nothing is told.
     pairs = enumerate(zip(one.text, other.text, strict=False))
     first = next((place for place, (a, b) in pairs if a != b), None)
     if first is None and len(one.text) != len(other.text):

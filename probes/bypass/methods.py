@@ -131,7 +131,8 @@ class Bypass:
             "sampling_params": {"temperature": 0, "max_new_tokens": tokens},
             "return_logprob": True,
             "top_logprobs_num": LIKELIEST,
-            **{name: body[name] for name in ("cache_salt", "extra_key") if name in body},
+            **{name: body[name] for name in ("cache_salt", "extra_key", "lora_path") if name in body},
+            **_adapter(body.get("model")),
         }
 
     def _rendered(self, body: Mapping[str, Any]) -> list[int]:
@@ -142,6 +143,15 @@ class Bypass:
         if not isinstance(found, list) or not all(type(each) is int for each in found):
             raise InputError("tokenizes no chat", where=f"{self._server.client.url}{path}")
         return found
+
+
+def _adapter(model: Any) -> dict[str, str]:
+    """Return the adapter that a request names behind its model, which comes before ``lora_path``.
+
+    ``_parse_model_parameter`` in sglang/srt/entrypoints/openai/serving_base.py, 0.5.23; read, not run.
+    """
+    _, colon, name = model.partition(":") if isinstance(model, str) else ("", "", "")
+    return {"lora_path": name} if colon and name else {}
 
 
 def _without_breakpoints(value: Any) -> Any:

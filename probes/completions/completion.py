@@ -29,7 +29,7 @@ class Completion:
         tokens: a number for each token, the same for the same one: its id, where the server tells it.
         top: of each step the log-probabilities of the likeliest tokens, by that number; empty: not told.
         usage: what was told of the cache.
-        configuration: what the server names as the configuration that made it; ``None``: not told.
+        configuration: what the server names as the model and configuration that made it; ``None``: neither is told.
 
     """
 
@@ -67,8 +67,8 @@ def read_completion(data: Any, numbers: Numbers, where: str) -> Completion:
         text, steps = _read(data, numbers)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError):
         raise InputError("answers with what is no completion", where=where) from None
-    named = data.get("system_fingerprint")
-    configuration = named if isinstance(named, str) and 0 < len(named) <= _LONGEST_NAME else None
+    named = [name for name in (data.get("model"), data.get("system_fingerprint")) if isinstance(name, str) and name]
+    configuration = " ".join(name[:_LONGEST_NAME] for name in named) or None
     tokens, top = tuple(each for each, _ in steps), tuple(top for _, top in steps)
     return Completion(text, tokens, top, read_usage(data), configuration)
 
@@ -126,7 +126,7 @@ def _completion_steps(given: Any, numbers: Numbers) -> _Steps:
     tops = given.get("top_logprobs") or [None] * len(given.get("tokens") or [])
     steps = []
     for name, own, top in zip(
-        _bounded(given.get("tokens") or []), given.get("token_logprobs") or [], tops, strict=False
+        _bounded(given.get("tokens") or []), given.get("token_logprobs") or [], tops, strict=True
     ):
         listed = (top or {_text(name): own}).items()
         steps.append((numbers.of(name), _likeliest((numbers.of(each), logprob) for each, logprob in listed)))

@@ -15,6 +15,7 @@ from kvgate.probes.completions.requests import Request
 from kvgate.rules.errors import InputError
 
 MESSAGES_VERSION = "2023-06-01"  # Anthropic's API wants one named (its API reference, "Versions")
+_LONGEST = 200
 _TOKENS = 64  # where a request does not say how many
 
 
@@ -36,7 +37,7 @@ class AnsweringServer:
     model: str | None
     _numbers: Numbers = field(default_factory=Numbers)
     _seen: list[Seen] = field(default_factory=list)
-    _configurations: set[str] = field(default_factory=set)
+    _configurations: dict[str, set[str]] = field(default_factory=dict)
 
     def complete(self, path: str, body: Mapping[str, Any]) -> Completion:
         """Send a request and return its answer.
@@ -54,7 +55,7 @@ class AnsweringServer:
             raise InputError("answers with what is not JSON", where=where)
         found = read_completion(answer.data, self._numbers, where)
         if found.configuration is not None:
-            self._configurations.add(found.configuration)
+            self._configurations.setdefault(str(body.get("model"))[:_LONGEST], set()).add(found.configuration)
         return found
 
     def longest_prompt(self) -> int | None:
@@ -77,7 +78,9 @@ class AnsweringServer:
 
         """
         self._seen.append(look(self.client, self.engine, times))
-        return together([*self._seen, Seen(certain=True, configurations=frozenset(self._configurations))])
+        # One that is asked for several models names as many; each should be made by one.
+        most = max(self._configurations.values(), key=len, default=set[str]())
+        return together([*self._seen, Seen(certain=True, configurations=frozenset(most))])
 
     def look_again(self) -> Seen:
         """Look once more when all is done; a server that is gone leaves open who it was to the end."""
@@ -89,8 +92,8 @@ class AnsweringServer:
 
     @property
     def several_configurations(self) -> bool:
-        """Whether answers named more than one configuration as that which made them."""
-        return len(self._configurations) > 1
+        """Whether answers for one model named more than one configuration as that which made them."""
+        return any(len(names) > 1 for names in self._configurations.values())
 
     def greedy(self, request: Request) -> dict[str, Any]:
         """Return a request's body so that its answer is the likeliest one, with what tells how close others were."""

@@ -155,6 +155,46 @@ def test_every_way_round_the_cache(
     assert all(body["temperature"] == 0 and not body.get("stream") and "n" not in body for body in greedy)
 
 
+@pytest.mark.parametrize(
+    ("more", "adapter"), [({}, None), ({"model": "m:billing", "lora_path": "x"}, "billing"), ({"lora_path": "x"}, "x")]
+)
+def test_an_adapter_is_asked_for_either_way(diff: Diff, more: dict[str, Any], adapter: str | None) -> None:
+    toy = Toy("sglang")
+    diff(toy, {**COMPLETION, **more})
+    assert {body.get("lora_path") for path, body in toy.asked if path == "/generate"} == {adapter}
+
+
+@pytest.mark.parametrize(
+    ("names", "verdict"), [({"a": "m", "b": "other"}, "cannot tell"), ({"a": "m", "b": "m"}, "cache not implicated")]
+)
+def test_a_gateway_that_answers_with_another_model_clears_nothing(
+    diff: Diff, names: dict[str, str], verdict: str
+) -> None:
+    toy = Toy()
+    answered = toy.answer
+
+    def other(method: str, path: str, body: Any) -> Any:
+        status, data = answered(method, path, body)
+        return status, {**data, "model": names[body["prompt"]]} if method == "POST" else data
+
+    toy.answer = other  # type: ignore[method-assign]
+    assert diff(toy, {"prompt": "a"}, {"prompt": "b"}).verdict == verdict
+
+
+def test_log_probabilities_of_another_text_decide_nothing(diff: Diff) -> None:
+    toy = Toy()
+    answered = toy.answer
+
+    def other(method: str, path: str, body: Any) -> Any:
+        status, data = answered(method, path, body)
+        if method == "POST" and "cache_salt" not in body:
+            data["choices"][0]["text"] = "something else"
+        return status, data
+
+    toy.answer = other  # type: ignore[method-assign]
+    assert diff(toy, COMPLETION).rows[0].outcome == "unclear"
+
+
 def test_the_cache_is_asked_first(diff: Diff) -> None:
     """A store whose names hold no salt keeps what an answer without the cache leaves: it was not there before."""
     toy = Toy()
@@ -257,6 +297,7 @@ def test_a_server_that_stops_answering_is_left_alone(diff: Diff) -> None:
         {"choices": [{"message": {"content": ["x"]}}]},
         {"choices": [{"text": "x", "logprobs": {"tokens": ["a"], "token_logprobs": ["b"]}}]},
         {"choices": [{"text": "x", "logprobs": {"tokens": [1], "token_logprobs": [-1.0]}}]},
+        {"choices": [{"text": "x", "logprobs": {"tokens": ["a", "b"], "token_logprobs": [-1.0]}}]},
         {"text": "x", "meta_info": {"output_token_logprobs": [[None, -3, ""]]}},
         {"content": [7]},
         [],
