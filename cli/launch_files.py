@@ -38,6 +38,8 @@ def read_launch_file(file: Path, manifest: Manifest) -> Launch:
     words = [*found.arguments, *found.environment.values()]
     if open_ := sorted({one for word in words for one in word.expansions}):
         raise InputError(f"what stands for {', '.join(open_)} is not in the file", where=str(file))
+    if any(word.text.partition("=")[0] == "--config" for word in found.arguments):
+        raise InputError("--config names a file whose flags are not looked at", where=str(file), hint="write them out")
     for facts in read_launch([launch]):
         if other := next(_otherwise(facts, manifest), None):
             raise InputError(f"{other} in {manifest.source}", where=str(file), hint="capture it")

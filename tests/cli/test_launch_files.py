@@ -46,6 +46,8 @@ def test_its_flags_are_what_an_engine_is_started_with(tmp_path: Path) -> None:
         ("", adapter("a"), "adapters"),
         (f"--hf-overrides {_ROPE}", {}, "model.config"),
         ('--dtype "$DTYPE"', {}, "DTYPE"),
+        ("--config more.yaml", {}, "--config"),
+        ("--config=more.yaml", {}, "--config"),
     ],
 )
 def test_a_line_that_says_otherwise_is_refused(tmp_path: Path, more: str, change: dict[str, Any], what: str) -> None:
