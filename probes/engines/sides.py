@@ -47,7 +47,7 @@ def pair_of(old: Manifest, new: Manifest, folders: Folders | None) -> Pair:
 
     """
     pair = stand_in(old, new) if folders is None else real_pair(old, new)
-    if any("kv_lora_rank" in side.config for side in (pair.old, pair.new)):
+    if any(side.config.get("kv_lora_rank") is not None for side in (pair.old, pair.new)):
         raise CannotStageError(
             "multi-head latent attention: vLLM 0.32.0 continues no prompt of it from blocks on a CPU"
         )
