@@ -43,6 +43,12 @@ def rehearse(
     evaluate: Annotated[
         int, typer.Option(metavar="N", min=1, max=256, help="How many prompts are asked, half of them decidable.")
     ] = 4,
+    prompt_tokens: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=0, max=8192, help="How long each is at least. [default: two blocks]", show_default=False
+        ),
+    ] = 0,
     model: Annotated[
         str | None,
         typer.Option(
@@ -148,7 +154,7 @@ def rehearse(
     from kvgate.cli.formats.rehearsal import Told, rehearsal_page
     from kvgate.cli.output import refuse_overwriting, write_file
     from kvgate.cli.progress import shown
-    from kvgate.cli.rehearsal_files import answers, command_of, earlier_refutations, evidence_paths
+    from kvgate.cli.rehearsal_files import answers, command_of, earlier_refutations, evidence_paths, refuse_losing
     from kvgate.cli.rehearsal_models import find_checkpoints
     from kvgate.cli.rehearsing import Options, make_backend, refuse_unusable, starts_pools
     from kvgate.inputs import load_manifest
@@ -198,6 +204,7 @@ def rehearse(
 
     paths = [] if output is None else evidence_paths(output, tear=tear)
     refuse_overwriting(paths, [Path(one) for one in (first.source, second.source, *(one.file for one in earlier))])
+    refuse_losing(paths, first, second)
     # First of all, so that a run that is interrupted leaves no earlier proof standing for itself.
     write(Rehearsal(asks_of(first, second).claim, "not-run", "it did not come to an end"))
     why_stand_in = None
@@ -210,7 +217,7 @@ def rehearse(
             )
         # Only this back end has a model that copies, or the tokenizer of the real one.
         decidable = evaluate // 2 if backend == "embedded" else 0
-        size = Size(corpus=evaluate - decidable, decidable=decidable)
+        size = Size(corpus=evaluate - decidable, decidable=decidable, length=prompt_tokens)
         folders = None if checkpoints is None else checkpoints.folders
 
         def made(one: Manifest, two: Manifest) -> Callable[[], Backend]:

@@ -9,6 +9,7 @@ from pydantic import JsonValue
 
 from kvgate.probes.evaluation.comparison import worst_of
 from kvgate.probes.rehearsal.backend import Ground, LayerError
+from kvgate.probes.rehearsal.reach import too_short
 from kvgate.probes.rehearsal.seen import Part, Rehearsal
 from kvgate.rules.change import same
 from kvgate.rules.compare.sides import Sides
@@ -152,6 +153,8 @@ def kv_state(old: Manifest, new: Manifest, rehearsal: Rehearsal) -> tuple[State,
         )
     if unstaged := _unstaged(old, new, rehearsal.staged):
         return "inconclusive", f"equal here, but what differs was not there when they were computed: {unstaged}"
+    if short := too_short(old, new, rehearsal.compared):
+        return "inconclusive", f"equal as far as it was looked at: {short} (--prompt-tokens)"
     return "proved", f"old blocks are at most {error:.2g} of a layer's largest value off, the floor is {floor:.2g}"
 
 

@@ -65,6 +65,7 @@ class Observed:
         asked: how many prompts there were.
         because: dimensions that the claim rests on.
         torn: in front of torn entries; ``None`` where that was not asked for.
+        compared: tokens of the longest prompt whose stored KV was held against computed KV.
 
     """
 
@@ -84,6 +85,7 @@ class Observed:
     asked: int = 0
     because: tuple[str, ...] = ()
     torn: Torn | None = None
+    compared: int = 0
 
     @property
     def planted(self) -> set[str]:
@@ -132,6 +134,7 @@ def judge(old: Manifest, new: Manifest, observed: Observed) -> Rehearsal:
         wrong if state == "refuted" else _right(observed) if state == "proved" else (),
         observed.because,
         NOT_RUN if observed.torn is None else _torn(observed.torn, observed.lacking),
+        observed.compared,
     )
 
 

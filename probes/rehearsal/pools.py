@@ -78,11 +78,13 @@ def _named(pool: Pool) -> str:
 def _all(pairs: Sequence[_Pair]) -> Rehearsal:
     """Put together what was seen of each pair; no more was shown of the whole than of the least of them."""
     worst = min(pairs, key=lambda pair: _WORST_FIRST.index(pair.seen.state))
+    every = [pair.seen for pair in pairs]
     apart = {"pools": "what the new pools read of each other was not staged"}
     if worst.seen.state != "proved":
         reason = f"{worst.name}: {worst.seen.reason}"
-        return replace(worst.seen, reason=reason, layers=None, missing={**worst.seen.missing, **apart})
-    every = [pair.seen for pair in pairs]
+        return replace(
+            worst.seen, reason=reason, layers=None, missing={**worst.seen.missing, **apart}, torn=_worst(every)
+        )
     return replace(
         worst.seen,
         reason=f"each of {len(pairs)} pairs of pools: {worst.seen.reason}",
@@ -91,7 +93,7 @@ def _all(pairs: Sequence[_Pair]) -> Rehearsal:
         isolation=_together([seen.isolation for seen in every]),
         equivalence=_together([seen.equivalence for seen in every]),
         tenants=_together([seen.tenants for seen in every]),
-        torn=_together([seen.torn for seen in every]),
+        torn=_worst(every),
         layers=None,
         staged={name: why for name, why in worst.seen.staged.items() if all(name in seen.staged for seen in every)},
         missing={name: why for seen in every for name, why in seen.missing.items()} | apart,
@@ -99,6 +101,11 @@ def _all(pairs: Sequence[_Pair]) -> Rehearsal:
         of=tuple(one for one in worst.seen.of if all(one in seen.of for seen in every)),
         because=tuple(dict.fromkeys(one for seen in every for one in seen.because)),
     )
+
+
+def _worst(every: Sequence[Rehearsal]) -> Part:
+    """Return the worst of what became of torn entries: it is judged apart from what else was seen of a pair."""
+    return min((seen.torn for seen in every), key=lambda part: ("failed", "open", "not-run", "held").index(part.state))
 
 
 def _together(parts: Sequence[Part]) -> Part:

@@ -16,7 +16,7 @@ from kvgate.rules.manifest import Manifest
 from kvgate.rules.progress import Progress, silent
 
 _SHORTEST = 128  # tokens: more than two windows of a stand-in
-_LONGEST = 8192  # tokens of a prompt; a connector that stores more than a third of it together is not staged
+LONGEST = 8192  # tokens of a prompt; a connector that stores more than a third of it together is not staged
 _LEFT = 24  # tokens behind the last whole block
 
 
@@ -28,12 +28,14 @@ class Size:
         corpus: prompts made of the corpus.
         decidable: prompts that decide their answer.
         tokens: that are generated for each.
+        length: tokens of each prompt, at least.
 
     """
 
     corpus: int = 2
     decidable: int = 1
     tokens: int = 8
+    length: int = 0
 
 
 def rehearse(
@@ -58,8 +60,8 @@ def rehearse(
         progress: told how far it is.
 
     """
-    unit = min(max(unit_of(old), unit_of(new)), _LONGEST // 3)
-    length = max(_SHORTEST, 2 * unit) + _LEFT
+    unit = min(max(unit_of(old), unit_of(new)), LONGEST // 3)
+    length = max(_SHORTEST + _LEFT, 2 * unit + _LEFT, min(size.length, LONGEST))
     try:
         running = backend()
     except CannotStageError as error:

@@ -91,6 +91,7 @@ class Rehearsal:
         asked: how many prompts there were.
         of: which entries were read wrongly where it is refuted, and all rightly where it is proved.
         because: dimensions that make the manifests ask for separation.
+        compared: tokens of the longest prompt whose stored KV was held against computed KV.
 
     """
 
@@ -110,3 +111,4 @@ class Rehearsal:
     of: tuple[Entries, ...] = ()
     because: tuple[str, ...] = ()
     torn: Part = NOT_RUN
+    compared: int = 0

@@ -25,13 +25,15 @@ from kvgate.probes.rehearsal.backend import (
 from kvgate.probes.rehearsal.claims import Asks, asks_of
 from kvgate.probes.rehearsal.filing import salt_of
 from kvgate.probes.rehearsal.judging import Observed, Tenants, Torn, judge
+from kvgate.probes.rehearsal.reach import turns_at
 from kvgate.probes.rehearsal.seen import Hit, Rehearsal
+from kvgate.rules.change import same
 from kvgate.rules.discharge import TOKEN_DIMENSIONS
 from kvgate.rules.manifest import Manifest
 from kvgate.rules.progress import Progress, silent
 
 _FIRST, _OTHER = "kvgate-rehearsal-a", "kvgate-rehearsal-b"  # two tenants that nobody else is
-_MOST_ADAPTERS = 2
+_MOST_ADAPTERS = 8
 
 
 def stage(
@@ -62,7 +64,7 @@ def stage(
     """
     asks = asks_of(old, new)
     if old.value("roles") or new.value("roles"):
-        return Rehearsal(asks.claim, "not-run", "several pools are not staged: rehearse them one by one")
+        return Rehearsal(asks.claim, "not-run", "several pools are staged where each is started by itself")
     try:
         ground = backend.ground()
         return _Stage(old, new, backend, asks, ground, dict(staged), dict(missing), tokens, progress).run(
@@ -94,6 +96,7 @@ class _Stage:
         self._tokens, self._progress = tokens, progress
         self._phase, self._done, self._total = "", 0, 0
         self._lacking: dict[str, str] = {}
+        self._compared = 0
         self._apart = _keeps_tenants(old) or _keeps_tenants(new)
         if self._apart and _keeps_tenants(old) != _keeps_tenants(new):
             self._staged["cache.tenancy"] = "two tenants ask for one and the same"
@@ -109,6 +112,12 @@ class _Stage:
                 f"how far {self._ground.precision} differs from itself was never measured: nothing can be told from it"
             )
         self._tolerance = tolerance.logprob
+        longest = max((len(one.new) for one in asked), default=0)
+        if self._ground.model == "real" and (turn := turns_at(self._old, self._new)) >= longest:
+            self._missing["prompts"] = (
+                f"their {longest:,} tokens do not reach past {turn:,}, where the config has KV made otherwise "
+                "(--prompt-tokens)"
+            )
         self._enter("filling the store", len(asked))
         prompts = self._fill(asked)
         self._enter("without a store", len(prompts))
@@ -146,6 +155,7 @@ class _Stage:
             asked=len(prompts),
             because=self._asks.because,
             torn=torn,
+            compared=self._compared,
         )
         return judge(self._old, self._new, observed)
 
@@ -166,6 +176,8 @@ class _Stage:
         """Have the old deployment fill the store; return what the new one is asked, a second turn included."""
         salts = [salt_of(side, _FIRST) for side in (self._old, self._new)]
         old_adapters, adapters = (_adapters(side) for side in (self._old, self._new))
+        # Those first that are not known to be the same.
+        adapters.sort(key=lambda name: self._same_adapter(name) and name in old_adapters)
         if len(adapters) > _MOST_ADAPTERS:
             self._missing["adapters"] = f"{len(adapters) - _MOST_ADAPTERS} of {len(adapters)} were not asked"
         prompts = []
@@ -251,10 +263,18 @@ class _Stage:
             for prompt in prompts:
                 if prompt.answer is not None or prompt.filed is None or prompt.filed.token_ids != prompt.token_ids:
                     continue
-                for one in worker.compare_blocks(prompt) or ():
+                if not self._same_adapter(prompt.adapter):
+                    continue  # its entries differ, as they must: that is no news of the model's own
+                found = worker.compare_blocks(prompt) or ()
+                self._compared = max(self._compared, len(prompt.token_ids) if found else 0)
+                for one in found:
                     before = worst.get(one.layer, one)
                     worst[one.layer] = LayerError(one.layer, max(before.error, one.error), max(before.noise, one.noise))
         return tuple(worst[layer] for layer in sorted(worst)) or None
+
+    def _same_adapter(self, name: str | None) -> bool:
+        digest = f"adapters.{name}.digest"
+        return name is None or same(self._old.get(digest), self._new.get(digest)) is True
 
     def _hits(self, start: Start, prompts: Sequence[Prompt]) -> list[Hit]:
         with self._worker(start) as worker:

@@ -49,7 +49,9 @@ def test_a_folder_that_holds_what_its_manifest_says_answers(tmp_path: Path) -> N
     assert (found.folders.old, found.folders.new, found.written_to()) == (one, two, None)
 
 
-@pytest.mark.parametrize("file", ["model.safetensors", "tokenizer.json", "adapter/adapter_model.safetensors", "new.json"])
+@pytest.mark.parametrize(
+    "file", ["model.safetensors", "tokenizer.json", "adapter/adapter_model.safetensors", "new.json"]
+)
 def test_one_that_is_written_to_meanwhile_is_noticed(file: str, tmp_path: Path) -> None:
     one = _made(tmp_path / "a", 1)
     found, _ = find_checkpoints(_manifest(one), _manifest(one), (None, None), must=False, progress=silent)

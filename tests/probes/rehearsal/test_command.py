@@ -53,6 +53,8 @@ def test_the_loop_after_a_refuted_rehearsal(pair: tuple[str, str], tmp_path: Pat
     assert (alone.code, "Show that what was rehearsed before" in alone.out) == (10, True)
     again = ("rehearse", old, edited, "--evaluate", "2", "--supersedes", first, "-o")
     assert "would overwrite" in in_process(*again, first).err
+    lost = in_process("rehearse", old, edited, "-o", first)
+    assert (lost.code, f"--supersedes {first}" in lost.err) == (2, True)
     ran = in_process(*again, second)
     assert (ran.code, f"answers {first}" in ran.out) == (0, True)
     accepted = in_process("check", old, edited, "--evidence", first, "--evidence", second)

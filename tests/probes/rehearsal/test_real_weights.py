@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +205,22 @@ def test_an_adapter_is_read_from_its_own_checkpoint(same: Path, tmp_path: Path, 
     stale = {hit.adapter for hit in seen.control.hits if hit.wrong}
     assert stale == {"billing"}
     assert seen.state == "proved", seen.reason  # their paths are in the key, and differ
+    assert seen.layers is not None
+    assert max(layer.error for layer in seen.layers) == 0  # the model's own entries, which are what they were
+
+
+def test_a_window_is_staged_where_prompts_reach_past_it(same: Path, rehearsed: Rehearse) -> None:
+    windowed = {**_CONFIG, "model_type": "mistral", "architectures": ["MistralForCausalLM"]}
+    old, new = (
+        deployment(_SINGLE, {"model.config": {**windowed, "sliding_window": window}}, change)
+        for window, change in ((700, {}), (600, ROLLED))
+    )
+    short = rehearsed(old, new, folders=Folders(same, same), size=_CORPUS)
+    assert (short.state, short.control.state) == ("inconclusive", "open")
+    assert "do not reach past 700" in short.missing["prompts"]
+    long = rehearsed(old, new, folders=Folders(same, same), size=replace(_CORPUS, length=760))
+    assert long.state == "proved", long.reason
+    assert "prompts" not in long.missing
 
 
 @pytest.mark.parametrize(
