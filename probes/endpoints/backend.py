@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from kvgate.probes.completions.replicas import SEVERAL, Seen
 from kvgate.probes.completions.server import answering_server, open_client
 from kvgate.probes.endpoints.asking import Asked
+from kvgate.probes.endpoints.measuring import measured_on
 from kvgate.probes.evaluation.comparison import compare_answers
-from kvgate.probes.evaluation.tolerances import tolerance_for
+from kvgate.probes.evaluation.tolerances import Tolerance, tolerance_for
 from kvgate.probes.rehearsal.backend import (
     CannotStageError,
     Generation,
@@ -90,6 +91,7 @@ class EndpointBackend:
         self.no_control: str | None = None
         self.read_nothing = True
         self.own_salt = f"kvgate-rehearsal-{secrets.token_hex(8)}"
+        self._floor: Tolerance | None = None
         self.precision = f"{new.value('precision.compute') or 'unknown'}/any/server"
 
     def ground(self) -> Ground:
@@ -110,6 +112,10 @@ class EndpointBackend:
                     raise CannotStageError(f"{name}: {path} is {said} in the manifest, and here it is {told}")
             tools[f"{side} server"] = f"{server.engine} {server.version}"
         who = self._one_each()
+        row = tolerance_for(self.precision)
+        salt = self.own_salt if self.keyed_by_salt() else None
+        if row is not None:
+            self._floor = measured_on(self.asked("new"), salt, self._new.value("precision.compute"), row.logprob)
         sides = Sides(self._old, self._new, cover(self._old), cover(self._new))
         differing = {
             change.dimension
@@ -127,6 +133,7 @@ class EndpointBackend:
             },
             procedure="running servers",
             tools=tools,
+            measured=self._floor,
         )
 
     def start(self, start: Start) -> _Worker:
@@ -200,7 +207,7 @@ class EndpointBackend:
 
     def agree(self, one: Generation, other: Generation) -> bool:
         """Whether two answers to one prompt may be one deployment's, by the tolerance that the rehearsal goes by."""
-        tolerance = tolerance_for(self.precision)
+        tolerance = self._floor or tolerance_for(self.precision)
         if tolerance is None:
             return False
         return compare_answers((one.token_ids, one.top), (other.token_ids, other.top), tolerance.logprob).same

@@ -40,6 +40,8 @@ class Server:
         salts: whether its keys hold salts.
         bypasses: whether it has a way round its caches.
         lies: whether it says that nothing is cached, whatever is.
+        slight: nats that an entry of other weights moves its answers by; ``None``: it answers something else.
+        noise: nats that any entry does.
         started: when each of its processes started, which take turns; empty: it does not tell.
         asked: the bodies it was sent.
     """
@@ -51,6 +53,8 @@ class Server:
     salts: bool = True
     bypasses: bool = True
     lies: bool = False
+    slight: float | None = None
+    noise: float = 0.0
     started: tuple[float, ...] = ()
     asked: list[dict[str, Any]] = field(default_factory=list)
     memory: dict[str, int] = field(default_factory=dict)
@@ -75,8 +79,11 @@ class Server:
             kept = found if reads and found is not None else self.weights
             self.memory[key] = kept
             self.store.setdefault(key, kept)
+        moved = self.noise if cached else 0.0
+        if self.slight is not None and len(weights) > 1:
+            weights, moved = {self.weights}, moved + self.slight
         first = 1000 + sum(weights) * 10 + sum(ids) % 7
-        top = {f"token_id:{first}": -0.1, f"token_id:{first + 1}": -3.0}
+        top = {f"token_id:{first}": -0.1 - moved, f"token_id:{first + 1}": -3.0}
         steps = body["max_tokens"]
         logs = {
             "tokens": [f"token_id:{first}"] * steps,

@@ -130,6 +130,25 @@ def test_entries_that_are_stored_late_are_no_proof_that_none_are_read(delay: int
         assert seen.state == ("inconclusive" if delay else "refuted"), seen.reason
 
 
+@pytest.mark.parametrize(
+    ("slight", "noise", "new", "state"),
+    [
+        (0.2, 0.0, "moved", "proved"),  # a light fine-tune: what the server's own entries give tells it
+        (0.2, 0.0, "stale", "refuted"),
+        (0.005, 0.0, "moved", "inconclusive"),  # less than a step of the format
+        (0.2, 0.08, "moved", "inconclusive"),
+        (0.2, 0.2, "moved", "inconclusive"),  # further from itself than any server may be
+    ],
+)
+def test_slight_differences_are_held_against_the_servers_own(slight: float, noise: float, new: str, state: str) -> None:
+    first, second = pair(WEIGHTS, MOVED)
+    mine: dict[str, int] = {}
+    store = mine if new == "stale" else {}
+    servers = [Server(2, each, slight=slight, noise=noise) for each in (store, mine)]
+    seen = rehearsed(first, second, Server(1, mine), *servers)
+    assert seen.state == state, seen.reason
+
+
 @pytest.mark.parametrize("control", [1, 3])
 def test_a_control_that_is_another_deployment_shows_nothing(control: int) -> None:
     """Hits alone would do for a control, and answers that are not those of the new one: the old server gives both."""
