@@ -73,4 +73,6 @@ def _line(row: Row) -> str:
         prompt = "" if row.prompt is None else f" of {row.prompt:,}"
         parts.append(f"{row.cached:,}{prompt} tokens cached")
     why = f" ({visible(short(row.why, 200))})" if row.why else ""
-    return f"{visible(short(row.id, _LONGEST))}: {', '.join(parts)}{why}"
+    line = f"line {row.line}"
+    name = line if row.id == line else f"{line}, {visible(short(row.id, _LONGEST))}"
+    return f"{name}: {', '.join(parts)}{why}"

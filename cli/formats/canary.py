@@ -8,7 +8,7 @@ from kvgate.cli.formats.page import Page
 from kvgate.cli.formats.privacy import Veil
 from kvgate.cli.plain import short, visible
 from kvgate.probes.canary.echoes import Echoes
-from kvgate.probes.canary.probe import Isolation
+from kvgate.probes.canary.probe import FEWEST, Isolation
 
 _LONGEST = 100
 _KINDS = {
@@ -87,7 +87,7 @@ def isolation_page(page: Page, found: Isolation) -> None:
     told = found.tokens or "not told by the server"
     page.say(f"by cached tokens: {told}")
     if found.timing is None:
-        page.say("by time to the first token: too few tries")
+        page.say(f"by time to the first token: too few tries, {FEWEST} at least")
     else:
         timing = found.timing
         page.say(

@@ -22,7 +22,9 @@ LEVEL = 0.001
 POWER = 0.9
 """How often a test must find what is there for its silence to mean something."""
 
-_FEWEST = 7  # tries; with six the smallest probability is 1/924
+FEWEST = 7
+"""Tries that times are compared from: with six the smallest probability is 1/924."""
+
 _SHARE = 0.25  # of the time that a hit saves: less is no residency of a prefix
 
 State = Literal["leaks", "isolated", "cannot tell"]
@@ -132,7 +134,7 @@ class Isolation:
         if self.tokens == "isolated":
             return "the server gave the tenant itself cached tokens, and the other tenant none"
         if self.timing is None:
-            return "the server does not tell cached tokens, and there are too few tries to go by time"
+            return "the server does not tell cached tokens, and there are too few tries to go by time (7 at least)"
         if self.state == "isolated":
             return (
                 f"the server does not tell cached tokens; by time the other tenant hit nothing "
@@ -276,7 +278,7 @@ def _by_tokens(samples: Sequence[Sample], *, omits_zero: bool) -> State | None:
 
 
 def _by_time(samples: Sequence[Sample], seed: int) -> Timing | None:
-    if len(samples) < _FEWEST:
+    if len(samples) < FEWEST:
         return None
     times = {name: [getattr(one, name)[1] for one in samples] for name in ("other", "fresh", "warm")}
     middle = {name: statistics.median(values) for name, values in times.items()}
