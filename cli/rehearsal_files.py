@@ -50,6 +50,33 @@ def evidence_paths(output: Path, *, tear: bool) -> list[Path]:
     return [output, *(output.with_name(f"{output.stem}.{kind}.json") for kind in beside)]
 
 
+def refuse_losing(paths: Iterable[Path], old: Manifest, new: Manifest) -> None:
+    """Refuse to write over a refutation of these deployments: whoever checks next would not hear of it.
+
+    That KV differs is no reason: it does so wherever other weights are kept apart, and every run says so anew.
+
+    Raises:
+        UsageError: naming the file.
+
+    """
+    from kvgate.inputs import load_evidence
+    from kvgate.rules.errors import InputError, UsageError
+
+    for path in paths:
+        if not path.is_file():
+            continue
+        try:
+            held = [evidence for evidence, _, _ in load_evidence([path])]
+        except InputError:
+            continue  # no evidence: it is written over as any file is that is named
+        if any(one.kind != "kv-equivalence" and one.speaks_against(old, new) for one in held):
+            raise UsageError(
+                "holds a rehearsal of these deployments that was refuted, and would be lost",
+                where=str(path),
+                hint=f"write to another file: -o OTHER.json --supersedes {shlex.quote(str(path))}",
+            )
+
+
 def earlier_refutations(files: Iterable[Path], old: Manifest, new: Manifest) -> list[Earlier]:
     """Read the refutations that a rehearsal is to answer.
 

@@ -15,6 +15,7 @@ _Value = TypeVar("_Value")
 
 _FEW = 5
 _NOT_KNOWN_ON = "not known on"
+_REHEARSED = "evidence.isolation"
 _NO_SETTING = "no setting settles it: nothing is known of what the connector's key covers"
 
 # What is not known only because something else is not (rules/compare/sides.py, rules/profile.py).
@@ -120,7 +121,7 @@ def steps(report: Report) -> list[Step]:
             )
         )
     elif not report.accepted:
-        found += [*_silences(report), *_clearings(report), *_settings(report), *_rehearsals(report)]
+        found += [*_silences(report), *_clearings(report), *_settings(report), *_answers(report)]
     elif report.declared_clear:
         found += _clearings(report)
     if any(_settle(finding) != _NO_SETTING for finding in report.group("unverified")):
@@ -251,8 +252,11 @@ def _standing(report: Report) -> list[Shown]:
     return [finding for finding in open_ if finding.kind == "adverse" and finding.fix is not None]
 
 
-def _rehearsals(report: Report) -> Iterator[Step]:
+def _answers(report: Report) -> Iterator[Step]:
     for finding in _standing(report):
+        if finding.path != _REHEARSED:
+            yield Step(f"{finding.title}: no setting answers that", exact=(str(finding.fix),))
+            continue
         old = report.baselines[finding.baseline or 0].name
         again = shlex.join(["kvgate", "rehearse", old, report.new, "-o", "AGAIN.json", "--supersedes", "EVIDENCE.json"])
         alone = len(report.group("separate")) == 1 and not report.group("delete")

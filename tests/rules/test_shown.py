@@ -83,6 +83,18 @@ def test_where_a_connector_has_no_way_to_keep_them_apart_they_are_deleted_too() 
     assert not decided(NO_KNOB, NO_KNOB, evidence=[seen], declare_clear=True).accepted
 
 
+def test_a_cache_that_is_implicated_is_not_kept_apart_by_a_plan() -> None:
+    """What runs read wrong entries: a name in a manifest is no news of that."""
+    seen = about("bypass-diff", "refuted", {}, NAMED, reason="6 of 6 requests differ")
+    assert (decided({}, NAMED, evidence=[seen]).verdict, decided({}, NAMED, evidence=[seen]).exit_code) == (
+        NAMESPACE,
+        10,
+    )
+    assert decided({}, NAMED, evidence=[seen], declare_clear=True, strategy="recreate").exit_code == 0
+    again = about("bypass-diff", "proved", {}, NAMED, supersedes=[seen.digest])
+    assert decided({}, NAMED, evidence=[seen, again]).exit_code == 0
+
+
 # ---- the law ----
 
 _OF: list[tuple[Entries, ...]] = [(), ("old-entries",), ("own-entries",), OF_OLD, ("old-entries", "own-entries")]
