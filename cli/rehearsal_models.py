@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kvgate.rules.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Mapping, Sequence
 
     from kvgate.probes.embedded.backend import Folders
     from kvgate.rules.manifest import Manifest
@@ -25,6 +25,7 @@ class Checkpoints:
     Attributes:
         folders: what models are loaded from.
         stamps: of every file that a model or an adapter is made of.
+        adapters: folders of those that answer.
 
     """
 
@@ -40,30 +41,85 @@ class Checkpoints:
 
 
 def find_checkpoints(
-    old: Manifest, new: Manifest, given: tuple[Path | None, Path | None], *, must: bool, progress: Progress
+    old: Manifest,
+    new: Manifest,
+    given: tuple[Path | None, Path | None],
+    adapters: Sequence[Path] = (),
+    *,
+    must: bool,
+    progress: Progress,
 ) -> tuple[Checkpoints | None, str | None]:
     """Return both checkpoints, once they were seen to hold what the manifests say; else why a stand-in answers.
 
+    Args:
+        old: one side.
+        new: the other.
+        given: checkpoints that lie elsewhere than ``model.id`` says.
+        adapters: those that lie elsewhere than their manifests say; whose each is, its bytes say.
+        must: whether nothing else may answer.
+        progress: told how much was hashed.
+
     Raises:
-        InputError: the real model was asked for, and cannot answer.
+        InputError: the real model was asked for, and cannot answer; a folder is no adapter of these deployments.
 
     """
     from kvgate.probes.embedded.backend import Folders
 
     sides = list(zip((old, new), given, strict=True))
     places = [(folder or Path(str(side.value("model.id")))).resolve() for side, folder in sides]
-    adapters = tuple(dict.fromkeys(folder for side, _ in sides for _, folder, _ in _adapters(side)))
-    stamps = _stamps((*places, *adapters))
+    named = [one for side, _ in sides for one in _adapters(side)]
+    stamps = _stamps((*places, *(one.place for one in named), *adapters))
+    elsewhere = _recognised(adapters, named)
     for (side, folder), place in zip(sides, places, strict=True):
-        why = _why_not(side, place, progress)
-        if why is not None and (must or folder is not None):
-            raise InputError(why, where=str(place), hint="--model stand-in")
+        why = _why_not(side, place, elsewhere, progress)
+        if why is not None and (must or folder is not None or adapters):
+            here = place.is_dir()
+            raise InputError(
+                why, where=str(place), hint="--model stand-in" if here else "--old-model FOLDER, --new-model FOLDER"
+            )
         if why is not None:
             return None, f"{place}: {why}"
-    return Checkpoints(Folders(*places), stamps, adapters), None
+    read = tuple(dict.fromkeys(elsewhere.get(str(one.digest), one.place) for one in named))
+    watched = (*places, *read)
+    kept = {file: stamp for file, stamp in stamps.items() if Path(file).parent in watched}
+    return Checkpoints(Folders(places[0], places[1], elsewhere), kept, read), None
 
 
-def _why_not(side: Manifest, folder: Path, progress: Progress) -> str | None:
+@dataclass(frozen=True)
+class _Adapter:
+    name: str
+    place: Path
+    digest: str | None
+
+
+def _adapters(side: Manifest) -> list[_Adapter]:
+    return [
+        _Adapter(name, Path(str(entry.get("path"))).resolve(), entry.get("digest"))
+        for name, entry in (side.value("adapters") or {}).items()
+        if entry.get("removed") is not True
+    ]
+
+
+def _recognised(folders: Iterable[Path], named: Iterable[_Adapter]) -> dict[str, Path]:
+    """Return folders by the digests of the adapters that they hold.
+
+    Raises:
+        InputError: one holds none of those.
+
+    """
+    from kvgate.weights.adapters import fingerprint_adapter
+
+    known = {one.digest for one in named}
+    found = {}
+    for folder in folders:
+        digest = fingerprint_adapter(folder).digest
+        if digest not in known:
+            raise InputError("holds no adapter of either manifest", where=str(folder), hint="capture it again")
+        found[digest] = folder.resolve()
+    return found
+
+
+def _why_not(side: Manifest, folder: Path, elsewhere: Mapping[str, Path], progress: Progress) -> str | None:
     """Say why a checkpoint cannot answer for a manifest; ``None`` where it can."""
     from kvgate.cli.commands.stored import Stored
     from kvgate.probes.embedded.real import too_large
@@ -78,20 +134,16 @@ def _why_not(side: Manifest, folder: Path, progress: Progress) -> str | None:
         return "the manifest has no digest of its weights"
     if Stored(None, opaque=False, progress=progress).checkpoint(folder).digest != expected:
         return f"it does not hold the weights of {side.source}"
-    for name, place, digest in _adapters(side):
+    for one in _adapters(side):
+        if one.digest in elsewhere:
+            continue
         try:
-            found = fingerprint_adapter(place).digest
+            found = fingerprint_adapter(one.place).digest
         except InputError as error:
-            return f"the adapter {name!r}: {error}"
-        if found != digest:
-            return f"the adapter {name!r}: {place} does not hold the bytes of {side.source}"
+            return f"the adapter {one.name!r}: {error} (--adapter FOLDER)"
+        if found != one.digest:
+            return f"the adapter {one.name!r}: {one.place} does not hold the bytes of {side.source} (--adapter FOLDER)"
     return None
-
-
-def _adapters(side: Manifest) -> Iterator[tuple[str, Path, str | None]]:
-    for name, entry in (side.value("adapters") or {}).items():
-        if entry.get("removed") is not True:
-            yield name, Path(str(entry.get("path"))).resolve(), entry.get("digest")
 
 
 def _stamps(folders: Iterable[Path]) -> _Stamps:

@@ -127,9 +127,22 @@ class Evidence(DataModel):
         """Whether it is a refutation that no identity field, known in both, shows to be about another deployment."""
         if self.state != "refuted":
             return False
-        if self.old is not None and old is not None and _contradicts(self.old, old):
-            return False
-        return not _contradicts(self.new, new)
+        return not (_contradicting(self.old, old) or _contradicting(self.new, new))
+
+    def about_others(self, old: Manifest | None, new: Manifest) -> list[str]:
+        """Name what shows that it counts for other deployments than these: sections, of a refutation identity paths."""
+        if self.state == "refuted":
+            return sorted({*_contradicting(self.old, old), *_contradicting(self.new, new)})
+        if self.bound(old, new):
+            return []
+        pairs = [(self.new, new), *([(self.old, old)] if self.old is not None and old is not None else [])]
+        found = {
+            name
+            for subject, manifest in pairs
+            for name in SECTIONS[self.kind]
+            if subject.sections.get(name) != _section_digest(manifest, name)
+        }
+        return sorted(found) or ["how many deployments there are"]
 
     def why_no_answer(self, refutation: Evidence) -> str | None:
         """Say why this does not answer a refutation, whatever it names; ``None`` where it can."""
@@ -175,12 +188,16 @@ def _unlabelled(value: Any, path: str) -> Any:
 _NOTHING = digest(None)
 
 
-def _contradicts(subject: Subject, manifest: Manifest) -> bool:
+def _contradicting(subject: Subject | None, manifest: Manifest | None) -> list[str]:
+    """Return the identity paths that are known of both, and not the same."""
+    if subject is None or manifest is None:
+        return []
     known = _identity_digests(manifest)
-    return any(
-        path in known and known[path] != value and not (path == SERVED and _NOTHING in (known[path], value))
+    return [
+        path
         for path, value in subject.identity.items()
-    )
+        if path in known and known[path] != value and not (path == SERVED and _NOTHING in (known[path], value))
+    ]
 
 
 def refutations(evidence: Sequence[Evidence], old: Manifest | None, new: Manifest) -> list[Evidence]:

@@ -117,11 +117,16 @@ def differences(recorded: Any, derived: Any, path: str = "") -> list[str]:
 
 
 def _evidence(item: Evidence, case: Case) -> dict[str, Any]:
-    """Return evidence as it may be shown; of a refutation of these deployments that a proof answers, that it is so."""
+    """Return evidence as it may be shown, and what it is to these deployments where it decides nothing of them.
+
+    ``answered``: a refutation, and a proof answers it. ``others``: what shows that it is about other deployments.
+    """
     olds: Sequence[Manifest | None] = case.old or (None,)
     against = [old for old in olds if item.speaks_against(old, case.new)]
     answered = against and not any(item in refutations(case.evidence, old, case.new) for old in against)
-    return {"digest": item.digest, **redacted(item).as_data(), **({"answered": True} if answered else {})}
+    others = min((item.about_others(old, case.new) for old in olds), key=len)
+    told = {**({"answered": True} if answered else {}), **({"others": others} if others else {})}
+    return {"digest": item.digest, **redacted(item).as_data(), **told}
 
 
 def _source(source: tuple[str, str] | None) -> dict[str, str] | None:

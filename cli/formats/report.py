@@ -25,6 +25,7 @@ _NO_PROFILE = ("the profile ", "there is no profile ")
 # follows.
 _KEY_UNKNOWN = "; whether the key holds it is not known"
 
+_NAMED = 3  # of what shows that evidence is about other deployments
 # Figures of token evidence that its corpora say one by one.
 _SUMS = frozenset({"corpora", "conversations", "divergent", "blocks"})
 
@@ -301,6 +302,9 @@ def _decided(data: Mapping[str, Any], used: set[str], answered: set[str]) -> str
         return "a proof answers it"
     if data["state"] == "proved" and answered & set(data.get("supersedes", ())):
         return "answers what was refuted"
+    if others := data.get("others"):
+        more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
+        return f"about other deployments ({', '.join(others[:_NAMED])}{more}), and decided nothing"
     return "decided nothing"
 
 

@@ -162,7 +162,7 @@ def _isolation(observed: Observed, stale: Sequence[Hit], must_not: set[Request])
     hits = observed.inside
     if stale:
         cached = sum(hit.cached for hit in stale)
-        return Part("failed", f"with the boundary in force {cached} tokens came from stale entries", hits)
+        return Part("failed", f"with the boundary in force {cached:,} tokens came from stale entries", hits)
     if not hits:
         return Part("open", "nothing was asked with the boundary in force")
     cached = sum(hit.cached for hit in hits)
@@ -170,16 +170,16 @@ def _isolation(observed: Observed, stale: Sequence[Hit], must_not: set[Request])
         told = "" if cached else ", and no token is told to have come from the store"
         return Part("open", f"answers are not those without a store{told}: what was read cannot be told", hits)
     if observed.claim == "reuse":
-        return Part("held", f"{cached} tokens came from old entries, and none of them is stale", hits)
+        return Part("held", f"{cached:,} tokens came from old entries, and none of them is stale", hits)
     if cached and observed.unstaged:
         names = ", ".join(observed.unstaged)
         return Part(
-            "open", f"{cached} tokens came from old entries, and what else differs was not there: {names}", hits
+            "open", f"{cached:,} tokens came from old entries, and what else differs was not there: {names}", hits
         )
     if cached and not must_not:
-        return Part("open", f"{cached} tokens came from old entries, and nothing shows that one could be wrong", hits)
+        return Part("open", f"{cached:,} tokens came from old entries, and nothing shows that one could be wrong", hits)
     if cached:
-        return Part("held", f"{cached} tokens came from old entries that are still right, none from stale ones", hits)
+        return Part("held", f"{cached:,} tokens came from old entries that are still right, none from stale ones", hits)
     if observed.planted - set(TOKEN_DIMENSIONS) and not any(hit.key in observed.alike for hit in hits):
         return Part("open", "no prompt is the same tokens on both sides, as those of customers may be", hits)
     return Part("held", "with the boundary in force no old entry is read", hits)
@@ -195,7 +195,7 @@ def _equivalence(observed: Observed) -> Part:
         return Part("open", observed.lacking.get("own", f"nothing of {what} is hit"), hits)
     if not all(hit.agreement.same for hit in hits):
         return Part("open", "answers without a hit differ among themselves: this worker is not repeatable", hits)
-    return Part("held", f"{cached} tokens came from {what}, and every answer is the one without a store", hits)
+    return Part("held", f"{cached:,} tokens came from {what}, and every answer is the one without a store", hits)
 
 
 def _tenants(tenants: Tenants, lacking: Mapping[str, str]) -> Part:

@@ -16,6 +16,7 @@ from kvgate.rules.evidence import Evidence
 from kvgate.rules.namespace import derive
 from kvgate.rules.pack import parse_pack
 from kvgate.rules.packaged import packaged_bytes
+from kvgate.rules.record import record_of
 from kvgate.rules.shown import ENTRIES, OF_OLD, Entries, Model, Ran, Shown, Where, lacks
 from tests.rules.clean import clean, digest
 from tests.rules.deciding import CLEAR, NAMESPACE, REUSE, STALE, about, decided
@@ -176,3 +177,19 @@ def test_a_pack_is_complete_and_never_milder_where_less_is_said(text: str, words
     assert text != _DEFAULT
     with pytest.raises(InputError, match=words):
         parse_pack(text.encode(), "own.yaml")
+
+
+# ---- whose evidence it is ----
+
+
+def test_evidence_about_others_is_told_from_evidence_that_decided_nothing() -> None:
+    proof = about("isolation", "proved", {}, {}, shown=STALE)
+    assert proof.about_others(clean(), clean()) == []
+    assert proof.about_others(clean(), clean({"cache.namespace": "b"})) == ["cache"]
+    assert proof.about_others(None, clean()) == ["how many deployments there are"]
+    seen = about("isolation", "refuted", {}, WEIGHTS, shown=STALE)
+    assert seen.about_others(clean(), clean({**WEIGHTS, "cache.namespace": "b"})) == []
+    assert seen.about_others(clean(), clean()) == ["weights.checkpoint.digest"]
+    for item in (proof, seen):
+        record = record_of(decided({}, {**WEIGHTS, "engine.version": "0.32.0"}, evidence=[item]), "0")
+        assert record["predicate"]["evidence"][0]["others"]

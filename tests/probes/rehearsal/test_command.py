@@ -61,6 +61,7 @@ def test_the_loop_after_a_refuted_rehearsal(pair: tuple[str, str], tmp_path: Pat
     assert accepted.code == 0
     assert "a proof answers it" in accepted.out
     assert "answers what was refuted" in accepted.out
+    assert "about other deployments (cache), and decided" in in_process("check", old, new, "--evidence", second).out
 
 
 def test_a_proof_of_less_answers_nothing_and_what_is_no_refutation_is_refused(
