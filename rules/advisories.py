@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 from kvgate.rules.carried import carries
 from kvgate.rules.catalogue import dimension
@@ -96,10 +96,16 @@ def _matches(manifest: Manifest, kind: str) -> list[_Match]:
 
 def _applies(advisory: _Advisory, manifest: Manifest) -> bool | None:
     """Whether a deployment's entries fall under an advisory: ``None`` where something that decides is not known."""
-    connector, engine, version = (manifest.get(path) for path in (_CONNECTOR, "engine.name", advisory.path))
+    # What rules it out comes first, and the cheapest of it: most advisories are about another connector.
+    connector, engine = manifest.get(_CONNECTOR), manifest.get("engine.name")
+    if isinstance(connector, Known) and connector.value not in advisory.connectors:
+        return False
+    if advisory.engine is not None and isinstance(engine, Known) and engine.value != advisory.engine:
+        return False
+    version = manifest.get(advisory.path)
     answers = [
-        connector.value in advisory.connectors if isinstance(connector, Known) else None,
-        advisory.engine is None or (engine.value == advisory.engine if isinstance(engine, Known) else None),
+        True if isinstance(connector, Known) else None,
+        True if advisory.engine is None or isinstance(engine, Known) else None,
         _lies_in(version.value, advisory.range) if isinstance(version, Known) and version.value is not None else None,
         carries(manifest, advisory.requests),
     ]
@@ -109,6 +115,7 @@ def _applies(advisory: _Advisory, manifest: Manifest) -> bool | None:
 _COMMIT = re.compile(r"[0-9a-f]{7,40}")
 
 
+@lru_cache(maxsize=256)
 def _lies_in(version: str, wanted: str) -> bool | None:
     """Whether a version lies in a range; ``None`` for what is no release.
 
