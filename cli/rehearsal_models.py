@@ -68,7 +68,7 @@ def find_checkpoints(
     sides = list(zip((old, new), given, strict=True))
     places = [(folder or Path(str(side.value("model.id")))).resolve() for side, folder in sides]
     named = [one for side, _ in sides for one in _adapters(side)]
-    stamps = _stamps((*places, *(one.place for one in named), *adapters))
+    stamps = _stamps((*places, *(one.place for one in named), *(folder.resolve() for folder in adapters)))
     elsewhere = _recognised(adapters, named)
     for (side, folder), place in zip(sides, places, strict=True):
         why = _why_not(side, place, elsewhere, progress)

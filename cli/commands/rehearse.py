@@ -63,6 +63,14 @@ def rehearse(
     new_model: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="NEW's checkpoint. [default: model.id]", show_default=False)
     ] = None,
+    adapter: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="An adapter that is not where its manifest says; its bytes say whose it is. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
     device: Annotated[
         str, typer.Option(metavar="cpu|cuda", help="embedded: where models are run; on a GPU their floor is measured.")
     ] = "cpu",
@@ -213,7 +221,7 @@ def rehearse(
         checkpoints = None
         if model != "stand-in" and backend != "endpoint":
             checkpoints, why_stand_in = find_checkpoints(
-                first, second, (old_model, new_model), must=model == "real", progress=progress
+                first, second, (old_model, new_model), adapter or (), must=model == "real", progress=progress
             )
         # Only this back end has a model that copies, or the tokenizer of the real one.
         decidable = evaluate // 2 if backend == "embedded" else 0

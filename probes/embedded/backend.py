@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,10 +45,18 @@ _NO_PROCEDURE = "no launch file was started: what the manifests say was staged, 
 
 @dataclass(frozen=True)
 class Folders:
-    """The checkpoints of both sides, each shown to hold what its manifest says; ``None``: a stand-in answers."""
+    """The checkpoints of both sides, each shown to hold what its manifest says.
+
+    Attributes:
+        old: one side's.
+        new: the other's.
+        adapters: those that lie elsewhere than their manifests say, by their digests.
+
+    """
 
     old: Path
     new: Path
+    adapters: Mapping[str, Path] = field(default_factory=dict)
 
 
 class EmbeddedBackend:
@@ -76,7 +84,7 @@ class EmbeddedBackend:
     ) -> None:
         self._old, self._new, self._folders = old, new, folders
         self.stands_in = folders is None
-        self._pair = stand_in(old, new) if folders is None else real_pair(old, new)
+        self._pair = stand_in(old, new) if folders is None else real_pair(old, new, folders.adapters)
         memory = _MEMORY + (0 if folders is None else 2 * _bytes(folders))
         self._child = child or Child(memory=memory, device=device)
         self._ends_it = child is None

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from kvgate.probes.embedded.stand_in import Pair, Side
 from kvgate.probes.rehearsal.backend import CannotStageError
 from kvgate.rules.change import same
 from kvgate.rules.manifest import Manifest
+
+_NOWHERE: Mapping[str, Path] = MappingProxyType({})
 
 LARGEST = 4 << 30
 """Bytes of a checkpoint that is run on a CPU here."""
@@ -48,8 +51,13 @@ trained, and for which modules, which its tensors say too. Whatever else is set 
 _NOT: tuple[Any, ...] = (None, False, "none", {}, [])
 
 
-def real_pair(old: Manifest, new: Manifest) -> Pair:
+def real_pair(old: Manifest, new: Manifest, adapters: Mapping[str, Path] = _NOWHERE) -> Pair:
     """Return both sides as their checkpoints and settings have them.
+
+    Args:
+        old: one side.
+        new: the other.
+        adapters: folders of those that lie elsewhere than their manifests say, by their digests.
 
     Raises:
         CannotStageError: one of them is nothing that runs here.
@@ -65,7 +73,7 @@ def real_pair(old: Manifest, new: Manifest) -> Pair:
             staged[path] = f"{old.value(path)} and {new.value(path)}"
     if same(old.get("adapters"), new.get("adapters")) is False:
         staged["adapters"] = "the adapters' own matrices"
-    return Pair(_side(old), _side(new), staged, {})
+    return Pair(_side(old, adapters), _side(new, adapters), staged, {})
 
 
 def too_large(folder: Path) -> str | None:
@@ -76,7 +84,7 @@ def too_large(folder: Path) -> str | None:
     return f"its {sum(sizes):,} bytes are more than the {LARGEST:,} that are run" if sum(sizes) > LARGEST else None
 
 
-def _side(manifest: Manifest) -> Side:
+def _side(manifest: Manifest, elsewhere: Mapping[str, Path]) -> Side:
     config = manifest.value("model.config")
     if not isinstance(config, Mapping) or not config.get("model_type"):
         raise CannotStageError("model.config is not known")
@@ -88,22 +96,21 @@ def _side(manifest: Manifest) -> Side:
     if compute not in _FLOATS or saved not in _SAVED:
         raise CannotStageError("precision.compute or precision.kv_cache is not known, or does not run here")
     adapters = {
-        name: _adapter(name, entry)
+        name: _adapter(name, elsewhere.get(str(entry.get("digest")), Path(str(entry.get("path")))))
         for name, entry in (manifest.value("adapters") or {}).items()
         if entry.get("removed") is not True
     }
     return Side(config, 0, 0, compute, saved, adapters)
 
 
-def _adapter(name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
-    folder = Path(str(entry.get("path")))
+def _adapter(name: str, folder: Path) -> dict[str, Any]:
     try:
         settings = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
         scale = float(settings["lora_alpha"] / settings["r"])
         if not (folder / "adapter_model.safetensors").is_file():
             raise FileNotFoundError
     except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError):
-        raise CannotStageError(f"the adapter {name!r} has no readable PEFT checkpoint at its path") from None
+        raise CannotStageError(f"the adapter {name!r} has no readable PEFT checkpoint at {folder}") from None
     if more := sorted(one for one, value in settings.items() if one not in _PLAIN and value not in _NOT):
         raise CannotStageError(f"the adapter {name!r} is no plain LoRA: {', '.join(more)}")
     return {"folder": str(folder.resolve()), "scale": scale}
