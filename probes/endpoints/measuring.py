@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from dataclasses import replace
 
 from kvgate.probes.endpoints.asking import Asked
 from kvgate.probes.evaluation.comparison import compare_answers
@@ -36,6 +37,8 @@ def measured_on(asked: Asked, salt: str | None, compute: object, most: float) ->
 
     """
     least = tolerance_for(f"{compute}/eager/cpu")
+    # It keeps these in its memory: nothing of them may be the beginning of what is asked later.
+    asked = replace(asked, prefix=tuple(secrets.token_bytes(len(asked.prefix))))
     found = []
     for number in range(_PROMPTS if least is not None else 0):
         prompt = Prompt(f"measured-{number}", tuple(secrets.token_bytes(_LENGTH)))

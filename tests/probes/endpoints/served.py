@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.corpora.engine_server import Answer, Engine, serving
 
-BLOCK = 64
+BLOCK = 32  # no longer than what every prompt of a rehearsal begins with
 
 
 class Late(dict[str, int]):

@@ -130,6 +130,15 @@ def test_entries_that_are_stored_late_are_no_proof_that_none_are_read(delay: int
         assert seen.state == ("inconclusive" if delay else "refuted"), seen.reason
 
 
+def test_what_was_measured_on_a_server_is_no_old_entry_in_it() -> None:
+    """Nothing keeps it apart here: the names of this connector hold no salt, and so requests carry none."""
+    example = {"cache.connector": "vllm-example", "cache.version": None, "cache.namespace": None}
+    old, new = deployment(SERVED, example), deployment(SERVED, example, WEIGHTS, MOVED)
+    mine: dict[str, int] = {}
+    seen = rehearsed(old, new, Server(1, mine), Server(2, {}), Server(2, mine))
+    assert states(seen) == ("proved", "held", "held", "held"), seen.reason
+
+
 @pytest.mark.parametrize(
     ("slight", "noise", "new", "state"),
     [
