@@ -51,11 +51,12 @@ class Asked:
     def from_store(self, prompt: Prompt, salt: str | None, found: Generation) -> Generation:
         """Return an answer with no more tokens cached than can have come from the store.
 
-        What the server itself has computed in this rehearsal, under the same salt, lies in its own memory too.
+        What the server itself has computed in this rehearsal, under the same salt, lies in its own memory too, what it
+        generated included.
         """
         ids = (*self.prefix, *prompt.token_ids)
         own = max((_shared(ids, before) for at, before in self._computed if at == salt), default=0)
-        self._computed.append((salt, ids))
+        self._computed.append((salt, (*ids, *found.token_ids)))
         if found.cached is None or found.cached > own:
             return found
         return Generation(found.token_ids, found.top, 0)

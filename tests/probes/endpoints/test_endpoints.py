@@ -22,10 +22,10 @@ from tests.rules.clean import data
 SERVED = {"engine.version": "0.33.0"}
 
 
-def rehearsed(old: Manifest, new: Manifest, *servers: Server) -> Rehearsal:
+def rehearsed(old: Manifest, new: Manifest, *servers: Server, tokens: int = 4) -> Rehearsal:
     with running(*servers) as urls:
         backend = EndpointBackend(old, new, Urls(*urls), settles=0)
-        return rehearse(old, new, lambda: backend, size=Size(corpus=2, decidable=0, tokens=4))
+        return rehearse(old, new, lambda: backend, size=Size(corpus=2, decidable=0, tokens=tokens))
 
 
 def states(seen: Rehearsal) -> tuple[str, ...]:
@@ -154,7 +154,7 @@ def test_slight_differences_are_held_against_the_servers_own(slight: float, nois
     mine: dict[str, int] = {}
     store = mine if new == "stale" else {}
     servers = [Server(2, each, slight=slight, noise=noise) for each in (store, mine)]
-    seen = rehearsed(first, second, Server(1, mine), *servers)
+    seen = rehearsed(first, second, Server(1, mine, slight=slight, noise=noise), *servers, tokens=40)
     assert seen.state == state, seen.reason
 
 
