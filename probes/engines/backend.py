@@ -25,11 +25,13 @@ from kvgate.probes.engines.program import Adapter, Program
 from kvgate.probes.engines.serving import Ran, ran_with, unlike_serving
 from kvgate.probes.engines.sides import (
     Launch,
+    all_ranks,
     checkpoint_name,
     environment_of,
     link_checkpoint,
     pair_of,
     planned,
+    ranks_of,
     write_stand_in,
 )
 from kvgate.probes.engines.worker import Engine, EngineWorker
@@ -98,7 +100,10 @@ class VllmBackend:
         """Say what is staged, and on what."""
         real = self._folders is not None
         told = {is_old: self._program(old=is_old).ask({"op": "versions"}) for is_old in (False, True)}
-        ran = {is_old: ran_with(versions, launched=self._launched) for is_old, versions in told.items()}
+        ran = {
+            is_old: ran_with(versions, launched=self._launched, ranks=self._ranks(is_old=is_old))
+            for is_old, versions in told.items()
+        }
         sides = ((self._old, self._new, ran[True]), (self._new, self._old, ran[False]))
         unlike = {path: why for side, other, its in sides for path, why in unlike_serving(side, other, its)}
         return Ground(
@@ -155,6 +160,11 @@ class VllmBackend:
             self._own.append(self._programs[side])
         return self._programs[side]
 
+    def _ranks(self, *, is_old: bool) -> int:
+        """Return how many ranks share the tensors of a side's engine."""
+        side, stands = (self._old, self._pair.old) if is_old else (self._new, self._pair.new)
+        return all_ranks(side) if self._launched else ranks_of(side, stands)
+
     def _staged(self, ran: Mapping[bool, Ran]) -> dict[str, str]:
         """Return what is another one on both sides, and is what both manifests name."""
         found = {}
@@ -165,6 +175,9 @@ class VllmBackend:
             named = {True: self._old.value(path), False: self._new.value(path)}
             if versions[True] != versions[False] and named == versions:
                 found[path] = f"{versions[True]} and {versions[False]}"
+        ranks = [self._ranks(is_old=is_old) for is_old in (True, False)]
+        if ranks[0] != ranks[1]:
+            found["parallelism.tensor"] = f"{ranks[0]} and {ranks[1]} ranks"
         if self._launched and same(self._old.get("engine.args"), self._new.get("engine.args")) is False:
             found["engine.args"] = "the flags of both launch files"
         return found
@@ -222,15 +235,17 @@ class VllmBackend:
         arguments = [*launch.arguments, "--model", called, *_LAST]
         try:
             program.start(name, folder, arguments, environment_of(launch), connector.transfer)
-            self._refuse_otherwise(program.caches(name), stands)
+            self._refuse_otherwise(program.caches(name), stands, self._ranks(is_old=is_old))
         except CannotStageError as error:
             raise CannotStageError(f"{'OLD' if is_old else 'NEW'}'s engine does not start: {error}") from None
         self._engines.add(name)
 
     @staticmethod
-    def _refuse_otherwise(told: Mapping[str, Any], side: Side) -> None:
-        """Refuse an engine that computes or keeps KV in other number formats than its manifest says."""
-        kept = {dtype for _, _, dtype in told["layers"]}
+    def _refuse_otherwise(told: Mapping[str, Any], side: Side, ranks: int) -> None:
+        """Refuse an engine that is otherwise than its manifest says."""
+        kept = {dtype for layers in told["ranks"] for _, _, dtype in layers}
+        if len(told["ranks"]) != ranks:
+            raise CannotStageError(f"{len(told['ranks'])} ranks share its tensors, and by its manifest {ranks} do")
         if told["dtype"] != side.dtype:
             raise CannotStageError(f"it computes in {told['dtype']}, and its manifest says {side.dtype}")
         if (side.saved in PLAIN or kept & PLAIN) and kept != {side.saved}:

@@ -31,9 +31,10 @@ class Layout:
         layers: that hold KV, in order.
         dtype: the number format.
         planes: 2 where keys and values lie apart; 1 where they lie together, or where there is but a latent.
-        heads: of one layer and plane.
+        heads: of one layer, plane and rank.
         content: numbers of one token, head and plane.
         block: tokens of a block.
+        ranks: that share the heads; each stores its own.
 
     """
 
@@ -43,15 +44,16 @@ class Layout:
     heads: int
     content: int
     block: int
+    ranks: int = 1
 
     @property
     def width(self) -> int:
-        """Numbers of one token in one layer and plane."""
+        """Numbers of one token in one layer and plane of one rank."""
         return self.heads * self.content
 
     @property
     def token_bytes(self) -> int:
-        """Bytes of one token in one layer, all planes."""
+        """Bytes of one token in one layer of one rank, all planes."""
         return self.planes * self.width * _BYTES[self.dtype]
 
     def array(self, data: bytes, shape: Sequence[int]) -> Any:
@@ -78,12 +80,13 @@ def layout_from(told: Mapping[str, Any]) -> Layout | None:
     v1/attention/backends/cpu_attn.py and v1/attention/backends/flash_attn.py.
 
     Args:
-        told: ``ranks``, ``block``, and ``layers``: name, shape and number format of each.
+        told: ``block``, and ``ranks``: name, shape and number format of the layers of each.
 
     """
-    layers, block = told["layers"], told["block"]
+    ranks, block = told["ranks"], told["block"]
+    layers = ranks[0]
     kinds = {(tuple(shape), dtype) for _, shape, dtype in layers}
-    if len(kinds) != 1 or told["ranks"] != 1:  # each rank stores its own
+    if len(kinds) != 1 or any(one != layers for one in ranks):  # ranks may have other layers each
         return None
     ((shape, dtype),) = kinds
     if dtype not in _BYTES:
@@ -96,7 +99,7 @@ def layout_from(told: Mapping[str, Any]) -> Layout | None:
     if block not in sizes[:2]:
         return None
     heads = sizes[1] if sizes[0] == block else sizes[0]
-    return Layout(tuple(name for name, _, _ in layers), dtype, planes, heads, sizes[2], block)
+    return Layout(tuple(name for name, _, _ in layers), dtype, planes, heads, sizes[2], block, len(ranks))
 
 
 def layer_errors(
@@ -158,7 +161,7 @@ def _parts(layout: Layout, tokens: int) -> Iterator[Any]:
     if layout.planes > 1:
         yield from ((slice(None), [plane]) for plane in range(layout.planes))
         return
-    in_a_head = np.arange(layout.width) % layout.content < layout.content // 2
+    in_a_head = np.arange(layout.ranks * layout.width) % layout.content < layout.content // 2
     in_a_block = np.arange(tokens) % layout.block < layout.block // 2
     yield from ((*everything, slice(None), half) for half in (in_a_head, ~in_a_head) if half.any())
     yield from ((*everything, half) for half in (in_a_block, ~in_a_block) if half.any())

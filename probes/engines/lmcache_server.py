@@ -101,16 +101,19 @@ class LMCacheServer:
 
     def stored(self, manifest: Manifest, request: Request, layout: Layout) -> list[Stretch]:
         """See :class:`kvgate.probes.engines.connectors.Connector`."""
+        import numpy as np
+
         there = stored(_ID, self.places)
         planes, layers = layout.planes, len(layout.layers)
         size = self._chunk * layers * layout.token_bytes
         read = []
         for entry in itertools.takewhile(there.__contains__, foretold(_ID, manifest, request)):
-            if len(there[entry]) != 1:
-                raise UnlikeError("several ranks")
-            data = self.places.read(there[entry][0].name, size)
-            apart = layout.array(data, (planes, layers, self._chunk, layout.width))
-            read.append(apart.swapaxes(0, 1))
+            pieces = sorted(there[entry], key=lambda key: int(key.fields["worker"]))
+            if {key.fields["world_size"] for key in pieces} != {layout.ranks} or len(pieces) != layout.ranks:
+                raise UnlikeError("other ranks")
+            shape = (planes, layers, self._chunk, layout.width)
+            each = [layout.array(self.places.read(key.name, size), shape).swapaxes(0, 1) for key in pieces]
+            read.append(np.concatenate(each, axis=-1))
         return read
 
 

@@ -108,7 +108,7 @@ class Program(ChildProcess):
         return Generation(tuple(found["token_ids"]), tuple(steps), found["cached"])
 
     def caches(self, engine: str) -> dict[str, Any]:
-        """Return what an engine says of its own cache: ``layers``, ``block``, ``dtype``, ``ranks``."""
+        """Return what an engine says of its own cache: ``block``, ``dtype``, and ``ranks``, the layers of each."""
         return self.ask({"op": "layout", "engine": engine})
 
     def end(self) -> None:

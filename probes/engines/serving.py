@@ -22,6 +22,7 @@ class Ran:
         lmcache: LMCache's; ``None`` where it is not installed.
         device: vLLM's name for the kind of device.
         launched: a launch file's flags and variables were used, not what a manifest amounts to.
+        ranks: that shared the tensors.
 
     """
 
@@ -29,17 +30,19 @@ class Ran:
     lmcache: str | None
     device: str
     launched: bool
+    ranks: int = 1
 
 
-def ran_with(told: Mapping[str, str], *, launched: bool) -> Ran:
+def ran_with(told: Mapping[str, str], *, launched: bool, ranks: int) -> Ran:
     """Return what a process with vLLM in it runs engines with.
 
     Args:
         told: its versions.
         launched: see :class:`Ran`.
+        ranks: see :class:`Ran`.
 
     """
-    return Ran(str(told["vllm"]).partition("+")[0], told.get("lmcache"), str(told["device"]), launched)
+    return Ran(str(told["vllm"]).partition("+")[0], told.get("lmcache"), str(told["device"]), launched, ranks)
 
 
 def unlike_serving(deployment: Manifest, other: Manifest, ran: Ran) -> Iterator[tuple[str, str]]:
@@ -75,5 +78,10 @@ def unlike_serving(deployment: Manifest, other: Manifest, ran: Ran) -> Iterator[
     if value("cache.serde") not in (None, "naive") or not deployment.knows("cache.serde"):
         yield "cache.serde", "entries were stored as they are"
     sizes = value("parallelism")
-    if not sizes or any(size not in _ONE for name, size in sizes.items() if name != "data"):
-        yield "parallelism", "one rank ran"
+    if not sizes or (sizes.get("tensor") or 1) != ran.ranks or not alone(sizes, but=("data", "tensor")):
+        yield "parallelism", f"{ran.ranks} {'rank' if ran.ranks == 1 else 'ranks'} ran"
+
+
+def alone(sizes: Mapping[str, int | None], *, but: tuple[str, ...]) -> bool:
+    """Whether nothing is shared out in any way but these."""
+    return all(size in _ONE for name, size in sizes.items() if name not in but)

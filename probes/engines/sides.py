@@ -6,13 +6,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from kvgate.probes.embedded.backend import Folders
 from kvgate.probes.embedded.child import Child
 from kvgate.probes.embedded.real import real_pair
 from kvgate.probes.embedded.stand_in import Pair, Side, stand_in
 from kvgate.probes.engines.adapters import adapter_flags
+from kvgate.probes.engines.connectors import kind_of
+from kvgate.probes.engines.serving import alone
 from kvgate.probes.rehearsal.backend import CannotStageError
 from kvgate.rules.compare.plain import rope_reads_length
 from kvgate.rules.manifest import Manifest
@@ -20,6 +21,7 @@ from kvgate.rules.manifest import Manifest
 _HEAD = 32  # the smallest size of a head that vLLM's attention on a CPU takes (0.32.0)
 _BLOCK = 32  # and its blocks are a multiple of this
 _RUN_CODE = frozenset({"VLLM_PLUGINS", "VLLM_LOGGING_CONFIG_PATH", "VLLM_USE_MODELSCOPE"})
+_RANKS = 2  # that are started at most: each is a process of a gigabyte
 _PROMPTS = 4  # of the longest kind, that a stand-in's own cache has room for
 _FOREIGN = 0x5EED
 _LONGEST = 8192 + 256
@@ -46,7 +48,7 @@ def pair_of(old: Manifest, new: Manifest, folders: Folders | None) -> Pair:
         CannotStageError: nothing does here.
 
     """
-    pair = stand_in(old, new) if folders is None else real_pair(old, new)
+    pair = stand_in(old, new) if folders is None else real_pair(old, new, folders.adapters)
     if any(side.config.get("kv_lora_rank") is not None for side in (pair.old, pair.new)):
         raise CannotStageError(
             "multi-head latent attention: vLLM 0.32.0 continues no prompt of it from blocks on a CPU"
@@ -124,6 +126,23 @@ def environment_of(launch: Launch) -> dict[str, str]:
     return {name: value for name, value in launch.environment.items() if not name.startswith("HF_")}
 
 
+def all_ranks(manifest: Manifest) -> int:
+    """Return how many ranks a deployment has in earnest, replicas aside."""
+    sizes = manifest.value("parallelism") or {}
+    return int(sizes.get("tensor") or 1) * int(sizes.get("pipeline") or 1)
+
+
+def ranks_of(manifest: Manifest, side: Side) -> int:
+    """Return how many ranks share a deployment's tensors when it is started by what its manifest says."""
+    sizes = manifest.value("parallelism") or {}
+    ranks = sizes.get("tensor") or 1
+    if kind_of(manifest) == "example":
+        return 1  # its ranks all write the same files
+    heads = [side.config.get(name) for name in ("num_attention_heads", "num_key_value_heads")]
+    divided = all(type(one) is int and one % ranks == 0 for one in heads)
+    return int(ranks) if divided and ranks <= _RANKS and alone(sizes, but=("data", "tensor")) else 1
+
+
 def planned(manifest: Manifest, side: Side, missing: dict[str, str], *, real: bool) -> Launch:
     """Return how a deployment is started by what its manifest says.
 
@@ -148,7 +167,10 @@ def planned(manifest: Manifest, side: Side, missing: dict[str, str], *, real: bo
     found += ["--max-model-len", str(longest)]
     if not real:  # else it takes all memory that it may, and clears it first
         found += ["--num-gpu-blocks-override", str(_PROMPTS * -(-longest // (block or _BLOCK)))]
-    sizes: Any = manifest.value("parallelism") or {}
-    if any(value not in (None, 1) for name, value in sizes.items() if name != "data"):
+    ranks = ranks_of(manifest, side)
+    if ranks > 1:
+        found += ["--tensor-parallel-size", str(ranks)]
+    sizes = manifest.value("parallelism") or {}
+    if (sizes.get("tensor") or 1) != ranks or not alone(sizes, but=("data", "tensor")):
         missing["parallelism"] = "one rank: what differs between several is not staged"
     return Launch((*found, *adapter_flags(side)), {})

@@ -214,10 +214,10 @@ class _Engine:
 
     def _layout(self) -> dict[str, Any]:
         """Say what lies in the engine's own cache, which is how it is stored."""
-        ranks = self._engine.collective_rpc(_caches)
         config = self._engine.llm_engine.vllm_config
         dtype = str(config.model_config.dtype).removeprefix("torch.")
-        return {"block": config.cache_config.block_size, "dtype": dtype, "ranks": len(ranks), **ranks[0]}
+        ranks = self._engine.collective_rpc(_caches)
+        return {"block": config.cache_config.block_size, "dtype": dtype, "ranks": ranks}
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """Answer one prompt and forget it: what is cached for the next one comes out of the store."""
@@ -262,7 +262,7 @@ def _refuse(parsed: Any, unset: Any) -> None:
     parsed.trust_remote_code = False  # no code lies beside the weights
 
 
-def _caches(worker: Any) -> dict[str, Any]:
+def _caches(worker: Any) -> list[tuple[str, list[int], str]]:
     """Return name, shape and number format of the KV tensor of each layer of one rank."""
     import torch
 
@@ -271,8 +271,8 @@ def _caches(worker: Any) -> dict[str, Any]:
         held = getattr(layer, "kv_cache", None)
         held = held[0] if isinstance(held, list) and held else held  # older ones: for each virtual engine
         if isinstance(held, torch.Tensor) and held.numel():
-            layers.append([name, list(held.shape), str(held.dtype).removeprefix("torch.")])
-    return {"layers": layers}
+            layers.append((name, list(held.shape), str(held.dtype).removeprefix("torch.")))
+    return layers
 
 
 def _server_parser() -> Any:

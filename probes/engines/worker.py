@@ -107,7 +107,7 @@ class EngineWorker:
         layout = self._layout = self._layout or self._engine.layout()
         if layout is None:
             return None
-        if len(prompt.token_ids) * layout.token_bytes * len(layout.layers) > _MOST:
+        if len(prompt.token_ids) * layout.token_bytes * len(layout.layers) * layout.ranks > _MOST:
             return None
         owner = self._owner()
         self._put(self._start.store, keeps=False)

@@ -15,7 +15,8 @@ _TOKENS = 8
 
 
 def _told(*shape: int, dtype: str = "bfloat16", block: int = 32, ranks: int = 1) -> dict[str, Any]:
-    return {"ranks": ranks, "block": block, "layers": [[name, list(shape), dtype] for name in ("a", "b")]}
+    layers = [[name, list(shape), dtype] for name in ("a", "b")]
+    return {"block": block, "dtype": "bfloat16", "ranks": [layers] * ranks}
 
 
 @pytest.mark.parametrize(
@@ -26,11 +27,18 @@ def _told(*shape: int, dtype: str = "bfloat16", block: int = 32, ranks: int = 1)
         (_told(2, 9, 16, 8, 128, dtype="float16", block=16), Layout(("a", "b"), "float16", 2, 8, 128, 16)),
         (_told(9, 2, 16, 8, 128, dtype="float16", block=16), Layout(("a", "b"), "float16", 2, 8, 128, 16)),
         (_told(9, 2, 32, 64, dtype="uint8"), None),
-        (_told(9, 2, 32, 64, ranks=2), None),
+        (_told(9, 2, 32, 64, ranks=2), Layout(("a", "b"), "bfloat16", 1, 2, 64, 32, ranks=2)),
+        (
+            {**_told(9, 2, 32, 64), "ranks": [[["a", [9, 2, 32, 64], "float16"]], [["b", [9, 2, 32, 64], "float16"]]]},
+            None,
+        ),
         (_told(9, 2, 48, 64), None),
         (_told(9, 64), None),
-        ({**_told(9, 2, 32, 64), "layers": []}, None),
-        ({**_told(9, 2, 32, 64), "layers": [["a", [9, 2, 32, 64], "float16"], ["b", [9, 4, 32, 64], "float16"]]}, None),
+        ({**_told(9, 2, 32, 64), "ranks": [[]]}, None),
+        (
+            {**_told(9, 2, 32, 64), "ranks": [[["a", [9, 2, 32, 64], "float16"], ["b", [9, 4, 32, 64], "float16"]]]},
+            None,
+        ),
     ],
 )
 def test_what_an_engine_tells(told: dict[str, Any], layout: Layout | None) -> None:

@@ -29,7 +29,7 @@ def _paths(change: dict[str, Any], other: dict[str, Any] | None = None, ran: Ran
 
 def test_what_a_process_tells() -> None:
     told = {"vllm": "0.32.0+cpu", "torch": "2.13.0", "device": "cpu"}
-    assert ran_with(told, launched=True) == Ran("0.32.0", None, "cpu", launched=True)
+    assert ran_with(told, launched=True, ranks=2) == Ran("0.32.0", None, "cpu", launched=True, ranks=2)
 
 
 @pytest.mark.parametrize(
@@ -81,3 +81,18 @@ def test_a_launch_files_flags_were_used() -> None:
 
 def test_a_device_that_is_no_cpu_is_not_known_to_be_the_one_that_serves() -> None:
     assert _paths({}, ran=Ran("0.32.0", "0.5.6", "cuda", launched=False)) == ["engine.accelerator"]
+
+
+@pytest.mark.parametrize(
+    ("change", "ranks", "unlike"),
+    [
+        ({"parallelism.tensor": 2}, 2, []),
+        ({"parallelism.tensor": 2}, 1, ["parallelism"]),
+        ({"parallelism.tensor": 1}, 2, ["parallelism"]),
+        ({"parallelism.tensor": 2, "parallelism.pipeline": 2}, 2, ["parallelism"]),
+        ({"parallelism.tensor": 2, "parallelism.decode_context": 2}, 2, ["parallelism"]),
+        ({"parallelism.tensor": 2, "parallelism.data": 4}, 2, []),
+    ],
+)
+def test_as_many_ranks_ran_as_serve(change: dict[str, Any], ranks: int, unlike: list[str]) -> None:
+    assert _paths(change, ran=Ran("0.32.0", "0.5.6", "cpu", launched=False, ranks=ranks)) == unlike

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -183,12 +184,39 @@ def test_a_chunk_of_another_size_is_not_compared(size: int, tmp_path: Path, plac
         server.stored(_served("lmcache-mp"), _PROMPT, _LAYOUT)
 
 
-def test_chunks_of_several_ranks_are_not_compared(tmp_path: Path, places: FolderPlaces) -> None:
-    server, name = _lmcache(tmp_path, places), _names("lmcache-mp")[0]
-    for rank in ("0x02000200", "0x02010201"):
-        (places.place / name.replace("0x01000100", rank)).write_bytes(bytes(2 * 2 * 32 * 16))
+_TWO = replace(_LAYOUT, ranks=2)
+_RANKS = ("0x02000200", "0x02010201")
+
+
+def _of_ranks(places: FolderPlaces, values: Any, ranks: tuple[str, ...] = _RANKS) -> None:
+    for rank, value in zip(ranks, values, strict=False):
+        (places.place / _names("lmcache-mp")[0].replace("0x01000100", rank)).write_bytes(value.tobytes())
+
+
+def test_chunks_of_several_ranks_are_put_together(tmp_path: Path, places: FolderPlaces) -> None:
+    server, served = _lmcache(tmp_path, places), _served("lmcache-mp")
+    values = _numbers(2, 2, 32, 16)  # rank, layer, token, number
+    _of_ranks(places, values)
+    (found,) = server.stored(served, _PROMPT, _TWO)
+    assert np.array_equal(found, np.concatenate(list(values), axis=-1)[:, None])
+
+
+@pytest.mark.parametrize(
+    ("layout", "ranks"),
+    [(_LAYOUT, _RANKS), (_TWO, _RANKS[:1]), (_TWO, ("0x01000100",)), (_TWO, ("0x01000100", _RANKS[1]))],
+)
+def test_chunks_of_other_ranks_are_not_compared(
+    layout: Layout, ranks: tuple[str, ...], tmp_path: Path, places: FolderPlaces
+) -> None:
+    server = _lmcache(tmp_path, places)
+    _of_ranks(places, _numbers(2, 2, 32, 16), ranks)
     with pytest.raises(UnlikeError):
-        server.stored(_served("lmcache-mp"), _PROMPT, _LAYOUT)
+        server.stored(_served("lmcache-mp"), _PROMPT, layout)
+
+
+def test_files_that_all_ranks_write_are_not_compared(places: FolderPlaces) -> None:
+    _written(places, _numbers(2, _KEPT, 2, 8))
+    assert ExampleConnector(places).stored(_served("vllm-example"), _PROMPT, _TWO) == []
 
 
 @pytest.mark.parametrize(
