@@ -17,7 +17,7 @@ SEVERAL = "several processes answer there: ask each replica by its own address"
 NOT_TOLD = "whether it was one process is not told: behind a balancer this speaks of one replica or another"
 
 _STARTED = re.compile(r"^process_start_time_seconds (\S{1,40})$", re.MULTILINE)
-_ENGINE = re.compile(r'^vllm:cache_config_info\{[^}]*\bengine="(\d{1,9})"', re.MULTILINE)
+_CACHE = re.compile(r"^vllm:cache_config_info\{", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -92,10 +92,13 @@ def together(seen: Iterable[Seen]) -> Seen:
 
 
 def _started(client: Client) -> tuple[str | None, bool]:
-    """Return when a vLLM started, and whether it has one engine: several take turns, each with a cache of its own."""
+    """Return when a vLLM started, and whether it has one cache.
+
+    Several engines take turns, with a cache each. A router has metrics of its own, and tells of no cache.
+    """
     text = client.get("/metrics").text or ""
     found = _STARTED.search(text)
-    return (found[1], len(set(_ENGINE.findall(text))) <= 1) if found is not None else (None, False)
+    return (found[1], len(_CACHE.findall(text)) == 1) if found is not None else (None, False)
 
 
 def _seed(client: Client) -> str | None:

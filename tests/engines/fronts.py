@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kvgate.corpora.endpoints.client import Client
-from tests.corpora.engine_server import Answer, Engine, serving
+from tests.corpora.engine_server import Answer, Engine, metrics, serving
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def fronts(engine: str, store: Path, deployments: Sequence[Deployed]) -> Iterato
     def front(number: int, deployed: Deployed) -> Engine:
         def answer(method: str, path: str, body: Any) -> Answer:
             if path == "/metrics":
-                return 200, f"process_start_time_seconds {number}.5e+09\n"
+                return 200, metrics(number)
             with one, Client(engine, seconds=120) as client:
                 if method == "GET":
                     found = client.get(path)

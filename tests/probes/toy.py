@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.corpora.engine_server import Answer, Engine, serving
+from tests.corpora.engine_server import Answer, Engine, metrics, serving
 
 STEPS = 4
 _NOT_FOUND: Answer = (404, {"detail": "Not Found"})
@@ -78,7 +78,7 @@ class Toy:
 
     def _about(self, path: str) -> Answer:
         if path == "/metrics" and self.started:
-            return 200, f"process_start_time_seconds {self.started[next(self._count) % len(self.started)]}\n"
+            return 200, metrics(self.started[next(self._count) % len(self.started)])
         if self.engine == "vllm" and path == "/version":
             return 200, {"version": "0.32.0"}
         if self.engine == "sglang" and path in ("/model_info", "/server_info"):

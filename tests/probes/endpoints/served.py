@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.corpora.engine_server import Answer, Engine, serving
+from tests.corpora.engine_server import Answer, Engine, metrics, serving
 
 BLOCK = 32  # no longer than what every prompt of a rehearsal begins with
 
@@ -64,7 +64,7 @@ class Server:
         if method == "GET":
             told = {"/version": {"version": self.version}, "/v1/models": {"data": [{"id": "m", "parent": None}]}}
             if path == "/metrics" and self.started:
-                return 200, f"process_start_time_seconds {self.started[next(self._turns) % len(self.started)]}\n"
+                return 200, metrics(self.started[next(self._turns) % len(self.started)])
             return (200, told[path]) if path in told else (404, {})
         self.asked.append(body)
         ids, salt = body["prompt"], body.get("cache_salt") if self.salts else None
