@@ -80,11 +80,20 @@ def salt_of(manifest: Manifest, tenant: str) -> str | None:
         return tenant
     if carrier != "cache_salt":
         return None
-    namespace = manifest.value("cache.namespace") if salted_namespace(manifest) else None
     features = manifest.get("request_features")
     if isinstance(features, Known) and "cache_salt" not in (features.value or ()):
-        return namespace or ""  # said to be carried, and no request carries it
+        return _bare(manifest)  # said to be carried, and no request carries it
+    namespace = _bare(manifest)
     return f"{namespace}-{tenant}" if namespace else tenant
+
+
+def salt_of_no_tenant(manifest: Manifest) -> str | None:
+    """Return what a request carries that is no tenant's."""
+    return None if salt_of(manifest, "any") is None else _bare(manifest)
+
+
+def _bare(manifest: Manifest) -> str:
+    return (manifest.value("cache.namespace") if salted_namespace(manifest) else None) or ""
 
 
 def salted_namespace(manifest: Manifest) -> bool:

@@ -13,6 +13,7 @@ from kvgate.probes.rehearsal.filing import unit_of
 from kvgate.probes.rehearsal.seen import Rehearsal
 from kvgate.probes.rehearsal.staging import stage
 from kvgate.rules.manifest import Manifest
+from kvgate.rules.profile import cover
 from kvgate.rules.progress import Progress, silent
 
 _SHORTEST = 128  # tokens: more than two windows of a stand-in
@@ -60,12 +61,18 @@ def rehearse(
         progress: told how far it is.
 
     """
-    unit = min(max(unit_of(old), unit_of(new)), LONGEST // 3)
+    asks = asks_of(old, new)
+    unit = max(unit_of(old), unit_of(new))
+    if unit > LONGEST // 3:
+        why = f"{unit:,} tokens are stored together, and no more than {LONGEST // 3:,} are staged"
+        return Rehearsal(asks.claim, "not-run", why, because=asks.because)
+    if cover(new).in_worker:
+        why = f"{new.value('cache.connector')}: entries end with their worker, and no new one reads them"
+        return Rehearsal(asks.claim, "not-run", why, because=asks.because)
     length = max(_SHORTEST + _LEFT, 2 * unit + _LEFT, min(size.length, LONGEST))
     try:
         running = backend()
     except CannotStageError as error:
-        asks = asks_of(old, new)
         return Rehearsal(asks.claim, "not-run", str(error), because=asks.because)
     try:
         size, words, missing = _decidable(running, size)

@@ -23,7 +23,7 @@ from kvgate.probes.rehearsal.backend import (
     Worker,
 )
 from kvgate.probes.rehearsal.claims import Asks, asks_of
-from kvgate.probes.rehearsal.filing import salt_of
+from kvgate.probes.rehearsal.filing import salt_of, salt_of_no_tenant
 from kvgate.probes.rehearsal.judging import Observed, Tenants, Torn, judge
 from kvgate.probes.rehearsal.reach import turns_at
 from kvgate.probes.rehearsal.seen import Hit, Rehearsal
@@ -33,7 +33,7 @@ from kvgate.rules.manifest import Manifest
 from kvgate.rules.progress import Progress, silent
 
 _FIRST, _OTHER = "kvgate-rehearsal-a", "kvgate-rehearsal-b"  # two tenants that nobody else is
-_MOST_ADAPTERS = 8
+_MOST_ADAPTERS, _MOST_CHANGED = 8, 64
 
 
 def stage(
@@ -176,10 +176,7 @@ class _Stage:
         """Have the old deployment fill the store; return what the new one is asked, a second turn included."""
         salts = [salt_of(side, _FIRST) for side in (self._old, self._new)]
         old_adapters, adapters = (_adapters(side) for side in (self._old, self._new))
-        # Those first that are not known to be the same.
-        adapters.sort(key=lambda name: self._same_adapter(name) and name in old_adapters)
-        if len(adapters) > _MOST_ADAPTERS:
-            self._missing["adapters"] = f"{len(adapters) - _MOST_ADAPTERS} of {len(adapters)} were not asked"
+        adapters = self._whose(old_adapters, adapters)
         prompts = []
         with self._worker(Start(self._old, "old", fills=True)) as worker:
             for number, one in enumerate(asked):
@@ -197,11 +194,27 @@ class _Stage:
                     self._ask(worker, turns[0])
                     prompts.append(replace(turns[1], filed=turns[0]))
                 if one.old_answer is None and number < 1:
-                    for name in adapters[:_MOST_ADAPTERS]:
+                    for name in adapters:
                         theirs = replace(before, adapter=name if name in old_adapters else None)
                         self._ask(worker, theirs)
                         prompts.append(replace(after, adapter=name, filed=theirs))
+            if salts[0] != salts[1] and set(self._staged) - {"cache.tenancy", *TOKEN_DIMENSIONS}:
+                # A request without a tenant: what keeps tenants apart is no boundary between deployments.
+                bare = Prompt("no-tenant", asked[0].old, salt_of_no_tenant(self._old))
+                self._ask(worker, bare)
+                prompts.append(Prompt("no-tenant", asked[0].new, salt_of_no_tenant(self._new), filed=bare))
         return prompts
+
+    def _whose(self, old: Sequence[str], new: Sequence[str]) -> list[str]:
+        """Return the adapters that are asked: every one that is not known to be what it was, and some that are."""
+        alike = [name for name in new if name in old and self._same_adapter(name)]
+        changed = [name for name in new if name not in alike]
+        if len(changed) > _MOST_CHANGED:
+            raise CannotStageError(f"{len(changed)} adapters changed, and {_MOST_CHANGED} are asked at most")
+        asked = [*changed, *alike[: max(0, _MOST_ADAPTERS - len(changed))]]
+        if len(asked) < len(new):
+            self._missing["adapters"] = f"{len(new) - len(asked)} of {len(new)} were not asked: they are what they were"
+        return asked
 
     def _where_it_can(
         self, what: str, staged: Callable[[Sequence[Prompt]], list[Hit]], prompts: Sequence[Prompt]

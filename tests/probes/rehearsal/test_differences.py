@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kvgate.probes.rehearsal.rehearse import Size
 from tests.probes.rehearsal.conftest import Rehearse
 from tests.probes.rehearsal.pairs import (
     EIGHT_BITS,
@@ -36,9 +37,15 @@ _ISOLATED: list[tuple[str, Changes, Changes]] = [
     ("model.config", WINDOWED, {**NARROWER, **ROLLED}),
     ("precision.compute", {}, {**HALF, **ROLLED}),
     ("precision.kv_cache", {}, {**EIGHT_BITS, **ROLLED}),
+    ("precision.kv_cache", EIGHT_BITS, {"precision.kv_cache": "fp8_e5m2", **ROLLED}),
     ("adapters", {**OFFLOAD, **adapter("a")}, {**OFFLOAD, **adapter("b"), **MOVED}),
     ("chat_template", {}, TEMPLATE),
     ("cache.tenancy", {}, TENANTS),
+    (
+        "cache.tenancy",
+        {},
+        {**WEIGHTS, **TENANTS, **ROLLED},
+    ),
     (
         "weights",
         own_key("model.id", "model.revision"),
@@ -63,6 +70,7 @@ def test_the_control_goes_wrong_and_isolation_holds(
 
 _MISTAKEN: list[tuple[str, Changes, Changes, str]] = [
     ("namespace-not-rolled", {}, WEIGHTS, "cache.namespace is the same on both sides"),
+    ("namespace-not-rolled", {}, {**WEIGHTS, **TENANTS}, "cache.namespace is the same on both sides"),
     ("namespace-not-rolled", {"cache.connector": "vllm-example"}, WEIGHTS, "cache.location is the same on both sides"),
     ("left-out-of-key", own_key("model.id", "token_ids"), {**WEIGHTS, **_REVISION}, "model.revision, weights"),
     ("left-out-of-key", own_key("model.id"), _DOCUMENTS, "inputs.document_sets"),
@@ -97,6 +105,19 @@ def test_what_cannot_be_staged_proves_nothing(rehearsed: Rehearse) -> None:
     assert "nothing of what differs is staged" in seen.reason
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"cache.connector": "vllm-apc", "cache.version": None}, "entries end with their worker"),
+        ({"cache.chunk_size": 8192}, "no more than 2,730 are staged"),
+    ],
+)
+def test_where_there_is_nothing_to_stage_nothing_runs(change: Changes, words: str, rehearsed: Rehearse) -> None:
+    seen = rehearsed(deployment(change), deployment(change, WEIGHTS))
+    assert seen.state == "not-run"
+    assert words in seen.reason
+
+
 def test_names_that_cannot_be_foretold_are_not_made_up(rehearsed: Rehearse) -> None:
     seen = rehearsed(deployment(), deployment(WEIGHTS, {"cache.version": "9.9"}))
     assert seen.state == "not-run"
@@ -108,7 +129,8 @@ def test_snapshots_stand_for_the_tokens_where_there_are_some(rehearsed: Rehearse
     others = {name: (7, *tokens) for name, tokens in ids.items()}
     seen = rehearsed(deployment(), deployment(TEMPLATE), rendered=(ids, others))
     assert seen.state == "proved", seen.reason
-    assert "4 of 4 conversations differ" in seen.staged["chat_template"]
+    assert "4 of the 4 conversations asked from differ" in seen.staged["chat_template"]
+    assert "tokenizer" not in seen.staged  # which is the same: the ids differ for another reason
     equal = rehearsed(deployment(), deployment(TEMPLATE), rendered=(ids, ids))
     assert equal.state == "inconclusive"
     assert "the same ids" in equal.missing["chat_template"]
@@ -128,3 +150,25 @@ def test_snapshots_of_other_tokens_hide_no_other_weights(rehearsed: Rehearse) ->
     others = {name: (7, *tokens) for name, tokens in ids.items()}
     seen = rehearsed(deployment(), deployment(WEIGHTS, TEMPLATE), rendered=(ids, others))
     assert seen.state == "refuted", seen.reason
+
+
+def test_documents_that_nobody_asks_about_are_not_staged(rehearsed: Rehearse) -> None:
+    key = own_key("model.id", "weights.checkpoint.digest")
+    seen = rehearsed(deployment(key), deployment(key, WEIGHTS, _DOCUMENTS), size=Size(corpus=1, decidable=0, tokens=4))
+    assert "inputs.document_sets" not in seen.staged
+    assert seen.missing["inputs.document_sets"] == "no prompt is asked in which it stands"
+
+
+def _adapters(*letters: str) -> Changes:
+    one = adapter("a")["adapters"][0]
+    entries = [{**one, "name": f"a{number:02}", "digest": digest(letter)} for number, letter in enumerate(letters)]
+    return {"adapters": entries, "request_features": ["lora"]}
+
+
+def test_every_adapter_that_changed_is_asked_however_many_there_are(rehearsed: Rehearse) -> None:
+    size = Size(corpus=1, decidable=0, tokens=1)
+    old = deployment(OFFLOAD, _adapters(*"aaaaaaaaaaaa"))
+    seen = rehearsed(old, deployment(OFFLOAD, _adapters(*"aabaaaaaaaab")), size=size)
+    assert seen.state == "refuted", seen.reason
+    assert {hit.adapter for hit in seen.isolation.hits if hit.wrong} == {"a02", "a11"}
+    assert "4 of 12 were not asked: they are what they were" in seen.missing["adapters"]
