@@ -26,6 +26,7 @@ _DECIDES = {
     "chat_template": ("chat_template.tree", "chat_template.digest"),
     "tokenizer": ("tokenizer.effective", "tokenizer.files"),
 }
+_RENDERS = {name: (name,) for name in ("tokenizer.renderer", "tokenizer.options")}  # seen in snapshots alone
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def questions(
     """
     staged: dict[str, str] = {}
     missing: dict[str, str] = {}
-    texts = _of_snapshots(*rendered, staged, missing) if rendered else _of_bytes(old, new, staged, missing)
+    texts = _of_snapshots(old, new, rendered, staged, missing) if rendered else _of_bytes(old, new, staged, missing)
     asked = [
         Asked(f"corpus-{number}", *(_joined([text[side] for text in texts], 3 * number, length) for side in (0, 1)))
         for number in range(count)
@@ -85,7 +86,7 @@ def questions(
     if any(one.old != one.new for one in asked):
         alike = _joined([one for one, two in texts if one == two] or [one for one, _ in texts], 1, length)
         asked.insert(0, Asked("alike", alike, alike))  # first: it is asked with every adapter, and for a second turn
-    labels = [_inputs(old, new, staged, side) for side in (old, new)]
+    labels = [_label(old, new, side) for side in (old, new)]
     for number in range(decide):
         if words is None:
             filler = texts[number % len(texts)][0]
@@ -99,6 +100,11 @@ def questions(
             asked.append(Asked(f"decidable-{number}", one, two, first, second))
         else:
             missing["decidable"] = "the tokenizer does not keep a reference apart from what stands round it"
+    for path in (one for one in _INPUTS if same(old.get(one), new.get(one)) is False):
+        if any(one.old_answer is not None for one in asked):
+            staged[path] = "another reference in the cached part"
+        else:
+            missing[path] = "no prompt is asked in which it stands"
     return Questions(tuple(asked), staged, missing)
 
 
@@ -142,24 +148,28 @@ def _mark(what: object) -> tuple[int, ...]:
 
 
 def _of_snapshots(
-    old: Rendered, new: Rendered, staged: dict[str, str], missing: dict[str, str]
+    old: Manifest,
+    new: Manifest,
+    rendered: tuple[Rendered, Rendered],
+    staged: dict[str, str],
+    missing: dict[str, str],
 ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    both = [(old[name], new[name]) for name in old if name in new and old[name] and new[name]]
+    first, second = rendered
+    both = [(first[name], second[name]) for name in first if name in second and first[name] and second[name]]
     # Those that differ first: equal ones stage nothing.
     both.sort(key=lambda pair: pair[0] == pair[1])
     differing = sum(one != two for one, two in both)
-    for name in _DECIDES:
+    for name, paths in (_DECIDES | _RENDERS).items():
+        if any(same(old.get(path), new.get(path)) is True for path in paths):
+            continue  # whatever differs in the ids does not come from it
         if differing:
-            staged[name] = f"the ids of both snapshots: {differing} of {len(both)} conversations differ"
+            staged[name] = f"the ids of both snapshots: {differing} of the {len(both)} conversations asked from differ"
         else:
             missing[name] = "the snapshots hold the same ids for every conversation that both have"
     return both
 
 
-def _inputs(old: Manifest, new: Manifest, staged: dict[str, str], side: Manifest) -> str:
+def _label(old: Manifest, new: Manifest, side: Manifest) -> str:
     """What documents and instructions a side puts in front, as the label that its references are made of."""
     known = [path for path in _INPUTS if isinstance(old.get(path), Known) and isinstance(new.get(path), Known)]
-    for path in known:
-        if same(old.get(path), new.get(path)) is False:
-            staged[path] = "another reference in the cached part"
     return digest([side.value(path) for path in known])
