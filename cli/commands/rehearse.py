@@ -177,6 +177,8 @@ def rehearse(
 
     if model not in (None, *_MODELS):
         raise UsageError(f"{model!r} is not one of {', '.join(_MODELS)}", where="--model")
+    if output is not None and output.suffix != ".json":
+        raise UsageError(f"{str(output)!r} is no FILE.json", where="-o")
     first, second = load_manifest(old), load_manifest(new)
     earlier = earlier_refutations(supersedes or (), first, second)
     command = command_of(rehearse, given)

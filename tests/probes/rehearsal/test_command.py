@@ -128,5 +128,7 @@ def test_the_real_model_is_only_what_the_manifest_says(pair: tuple[str, str], tm
         module.rehearse(*pair, old_model=tmp_path)
     with pytest.raises(UsageError, match="not one of"):
         module.rehearse(*pair, model="imaginary")
+    with pytest.raises(UsageError, match=r"'json' is no FILE\.json"):
+        module.rehearse(*pair, output=Path("json"))
     with pytest.raises(UsageError, match="overwrite"):
         module.rehearse(*pair, output=Path(pair[0]))

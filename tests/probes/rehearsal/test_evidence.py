@@ -43,7 +43,7 @@ def _decide(old: Manifest, new: Manifest, *evidence: Evidence) -> Decision:
     return decide(Case(old=(old,), new=new, pack=shipped_pack("default"), evidence=evidence))
 
 
-def _evidence(old: Manifest, new: Manifest, seen: Rehearsal) -> tuple[Evidence, Evidence]:
+def _evidence(old: Manifest, new: Manifest, seen: Rehearsal) -> tuple[Evidence, ...]:
     return evidence_of(old, new, seen, backend="embedded", tools={"kvgate": "0"}, command="kvgate rehearse old new")
 
 

@@ -170,7 +170,8 @@ def test_a_proof_is_one_of_all_its_parts_and_of_nothing_that_it_did_not_see(obse
 @given(_OBSERVED, st.sampled_from(["inside", "own"]))
 def test_nothing_else_makes_up_for_what_was_read_wrongly(observed: Observed, where: str) -> None:
     """Whatever held beside it, whatever a back end has no way to."""
-    found = judge(_OLD, _NEW, replace(observed, **{where: (*getattr(observed, where), STALE)}))
+    changes: dict[str, Any] = {where: (*getattr(observed, where), STALE)}
+    found = judge(_OLD, _NEW, replace(observed, **changes))
     assert found.state == "refuted"
     assert ("old-entries" if where == "inside" else "own-entries") in found.of
 
@@ -178,10 +179,10 @@ def test_nothing_else_makes_up_for_what_was_read_wrongly(observed: Observed, whe
 @given(_OBSERVED, st.sampled_from(["control", "inside", "own", "tenants", "alike", "staged"]))
 def test_seeing_less_proves_nothing(observed: Observed, what: str) -> None:
     """What was not asked is no proof; a refutation alone may be lost with what it was seen by."""
-    less = {"tenants": Tenants(), "alike": frozenset(), "staged": {}}.get(what, ())
+    less: dict[str, Any] = {what: {"tenants": Tenants(), "alike": frozenset(), "staged": {}}.get(what, ())}
     if what == "tenants" and observed.tenants is None:
         return
-    before, after = judge(_OLD, _NEW, observed), judge(_OLD, _NEW, replace(observed, **{what: less}))
+    before, after = judge(_OLD, _NEW, observed), judge(_OLD, _NEW, replace(observed, **less))
     assert after.state != "proved" or before.state in ("proved", "refuted")
     if what in ("inside", "tenants"):
         assert after.state != "proved"
