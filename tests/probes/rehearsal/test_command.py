@@ -130,5 +130,3 @@ def test_the_real_model_is_only_what_the_manifest_says(pair: tuple[str, str], tm
         module.rehearse(*pair, model="imaginary")
     with pytest.raises(UsageError, match=r"'json' is no FILE\.json"):
         module.rehearse(*pair, output=Path("json"))
-    with pytest.raises(UsageError, match="overwrite"):
-        module.rehearse(*pair, output=Path(pair[0]))
