@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -14,6 +17,7 @@ from kvgate.probes.rehearsal.backend import Generation
 from kvgate.probes.rehearsal.process import ChildProcess
 
 _SECONDS = 600.0  # an engine loads a model
+_LEAVES = 5.0  # within which it has removed what it leaves
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,16 @@ class Program(ChildProcess):
         command = [str(installation.python), str(program)]
         self._folders = 0
         super().__init__(command, installation.environment(), seconds=seconds, dropped=DROPPED, speaks=True)
+
+    def close(self) -> None:
+        """End the process and all that it started; it is given the time to remove what they share in memory."""
+        held, self._held = self._held, -1
+        if held >= 0:
+            os.close(held)
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_LEAVES)
+        super().close()
 
     def folder(self, name: str) -> Path:
         """Make a folder that is removed with the process, and return it; each call another one."""

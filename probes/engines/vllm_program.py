@@ -18,7 +18,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ _REFUSED = (
     *("logging_config", "log_config_file", "profiler_config", "otlp_traces_endpoint", "collect_detailed_traces"),
     *("kv_events_config", "ec_transfer_config", "weight_transfer_config", "nnodes", "data_parallel_address"),
 )
+_SHARED = "/dev/shm/"  # noqa: S108 - where it lies
 _TOP = 8
 _SECONDS = 30.0
 
@@ -42,14 +43,72 @@ def main() -> None:
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="ascii")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is no answer
     _answer_lines(_Nursery().answer, answers)
-    shutil.rmtree(scratch, ignore_errors=True)
-    os.killpg(0, signal.SIGKILL)
+    _leave(scratch)
 
 
 def _until_it_closes(lifeline: int, scratch: Path) -> None:
     os.read(lifeline, 1)  # never written to: returns when the parent is gone
+    _leave(scratch)
+
+
+def _leave(scratch: Path) -> None:
     shutil.rmtree(scratch, ignore_errors=True)
+    group = os.getpgrp()
+    _unlink(_shared({pid for pid, (_, its) in _processes().items() if its == group}))
     os.killpg(0, signal.SIGKILL)
+
+
+def _processes() -> dict[int, tuple[int, int]]:
+    """Return parent and group of every process, where the system tells."""
+    found = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError):
+            parent, group = stat.read_text().rpartition(")")[2].split()[1:3]
+            found[int(stat.parent.name)] = int(parent), int(group)
+    return found
+
+
+def _family(pid: int) -> set[int]:
+    """Return a process, and all that it has started and they have."""
+    found, processes = {pid}, _processes()
+    while more := {one for one, (parent, _) in processes.items() if parent in found} - found:
+        found |= more
+    return found
+
+
+def _shared(family: set[int]) -> set[str]:
+    """Return the memory that ranks share, and nobody else: whoever is killed leaves it behind."""
+    if found := _mapped(family):
+        found -= _mapped(_processes().keys() - family)
+    return found
+
+
+def _mapped(processes: Iterable[int]) -> set[str]:
+    found = set()
+    for pid in processes:
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+                before, folder, name = line.partition(_SHARED)
+                if folder and not before.endswith("/"):
+                    found.add(folder + name)
+    return found
+
+
+def _unlink(names: Iterable[str]) -> None:
+    for name in names:
+        with contextlib.suppress(OSError):
+            Path(name).unlink()
+
+
+def _end_process(child: int) -> None:
+    """End a process and its family."""
+    family = _family(child)
+    shared = _shared(family)
+    for pid in family:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    os.waitpid(child, 0)
+    _unlink(shared)
 
 
 def _answer_lines(answer: Callable[[dict[str, Any]], dict[str, Any]], answers: Any) -> None:
@@ -127,8 +186,7 @@ class _Nursery:
             for pipe in pipes:
                 with contextlib.suppress(OSError):
                     pipe.close()
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
+            _end_process(child)
 
     def _serve(self, request: dict[str, Any]) -> dict[str, Any]:
         """Run a server beside the engines: a program, or LMCache's in this Python."""
@@ -151,9 +209,7 @@ class _Nursery:
         for name in list(self._engines):
             self._end(name)
         while self._servers:
-            server = self._servers.pop()
-            os.kill(server, signal.SIGKILL)
-            os.waitpid(server, 0)
+            _end_process(self._servers.pop())
         return {}
 
 
