@@ -11,7 +11,8 @@ from kvgate.rules.packaged import DataModel, parse_data
 
 _FILE = "tolerances.yaml"
 _MARGIN = 4.0
-_FURTHEST = 0.1  # of a layer's largest value: another tensor, whatever the reason
+FURTHEST = 0.1
+"""Of a layer's largest value: keys and values that are further off are another tensor, whatever the reason."""
 
 
 class Tolerance(DataModel):
@@ -58,7 +59,7 @@ def measured_here(dtype: str, attention: str, device: str, logprob: float, kv: f
     least, most = tolerance_for(f"{dtype}/{attention}/cpu"), tolerance_for(f"{dtype}/any/server")
     if least is None or most is None or least.kv is None:
         return None
-    if not (_MARGIN * logprob <= most.logprob and _MARGIN * kv <= _FURTHEST):  # so is what is not a number
+    if not (_MARGIN * logprob <= most.logprob and _MARGIN * kv <= FURTHEST):  # so is what is not a number
         return None
     return Tolerance(
         logprob=max(_MARGIN * logprob, least.logprob),

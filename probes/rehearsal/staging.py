@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from kvgate.probes.evaluation.comparison import compare_answers
 from kvgate.probes.evaluation.prompts import Asked
+from kvgate.probes.evaluation.tolerances import FURTHEST
 from kvgate.probes.rehearsal.backend import (
     Backend,
     CannotStageError,
@@ -133,6 +134,7 @@ class _Stage:
             own = self._where_it_can("own", self._own, prompts)
             self._repeatable(own)
         layers = self._layers(prompts)
+        self._steady(layers or ())
         self._enter("torn entries", 3)
         torn = self._torn(prompts[:1]) if tear else None
         self._enter("tenants", 4)
@@ -170,6 +172,15 @@ class _Stage:
             raise CannotStageError(
                 f"the new deployment's own entries give answers that are {plain.agreement.difference:.2g} nats off its "
                 f"own without a store, where {self._ground.precision} allows {self._tolerance:g}: nothing can be told"
+            )
+
+    def _steady(self, layers: Sequence[LayerError]) -> None:
+        """Refuse to tell anything by a model whose KV depends on where a prompt is cut, without any store."""
+        noise = max((one.noise for one in layers), default=0.0)
+        if not noise <= FURTHEST:
+            raise CannotStageError(
+                f"keys and values are {noise:.2g} of a layer's largest off where a prompt is cut elsewhere, without "
+                "any store: nothing can be told"
             )
 
     def _fill(self, asked: Sequence[Asked]) -> list[Prompt]:

@@ -123,3 +123,11 @@ def test_what_no_cached_value_depends_on_changes_the_answers_and_no_verdict(rehe
     assert (pair.old.seed == pair.new.seed, pair.old.tail_seed == pair.new.tail_seed) == (True, False)
     seen = rehearsed(deployment(), other_head)
     assert (seen.claim, seen.state) == ("reuse", "proved"), seen.reason
+
+
+def test_a_model_that_depends_on_where_a_prompt_is_cut_tells_nothing(rehearsed: Rehearse) -> None:
+    config = {**_SHAPE, "model_type": "mistral", "sliding_window": 0}
+    one = deployment(_BY_TOKENS, {"model.config": config, "model.config_class": None, "engine.args": {}})
+    seen = rehearsed(one, one)
+    assert seen.state == "not-run", seen.reason
+    assert "nothing can be told" in seen.reason
