@@ -43,7 +43,6 @@ SETTINGS = (
 """Settings that keys or stored bytes depend on and that an engine may tell, by manifest path."""
 
 UNTOLD = (
-    "model.config",
     "model.quantization",
     "model.code",
     "model.processor",
@@ -61,9 +60,10 @@ UNTOLD = (
     "cache.chunk_size",
     "cache.serde",
 )
-"""The same, of which no engine tells enough: of the configuration only what is laid over it."""
+"""The same, of which no engine tells."""
 
 _DERIVED = re.compile(rf"{PREFIX}[a-z2-7]{{32}}")
+_BESIDE = {"side_files", "gguf"}  # what a capture notes with a configuration
 _LONGEST = 200  # characters of a server's words
 _DEEPEST = 20  # levels of what is laid over a configuration
 _ABSENT_IS_TOLD = frozenset({"cache.connector"})  # that there is no store is an answer
@@ -105,7 +105,7 @@ def verify_worker(
     before = _who(endpoint, key)
     items = [
         _decision(record),
-        *settings_of(manifest, endpoint, key),
+        *settings_of(manifest, endpoint, key, checkpoint=True),
         _untold(manifest),
         _weights(manifest, endpoint, key, progress),
         _tokens(manifest, endpoint, key, corpora, progress),
@@ -133,8 +133,14 @@ def _decision(record: Mapping[str, Any]) -> Item:
     return compared("record", "accepted", "accepted" if accepted else "not accepted", why, equal=accepted)
 
 
-def settings_of(manifest: Manifest, endpoint: str, key: str | None = None) -> list[Item]:
+def settings_of(manifest: Manifest, endpoint: str, key: str | None = None, *, checkpoint: bool = False) -> list[Item]:
     """Compare what a running server says of itself with a manifest: model, adapters, settings, store.
+
+    Args:
+        manifest: what was approved.
+        endpoint: where the server answers.
+        key: its API key.
+        checkpoint: compare the configuration in the model's folder, too, where there is one: that takes seconds.
 
     Raises:
         InputError: it cannot be reached, or is no engine that is known.
@@ -145,34 +151,47 @@ def settings_of(manifest: Manifest, endpoint: str, key: str | None = None) -> li
     return [
         *_names(manifest, running),
         *(_setting(manifest, path, running) for path in SETTINGS),
-        _overrides(manifest, running),
+        _config(manifest, running, checkpoint=checkpoint),
     ]
 
 
-def _overrides(manifest: Manifest, running: Running) -> Item:
-    """Compare what the server lays over the checkpoint's configuration with the approved effective one."""
-    name, said = "model.config.overrides", running.overrides
-    if said is None or not manifest.knows("model.config"):
-        known = manifest.knows("model.config")
+def _config(manifest: Manifest, running: Running, *, checkpoint: bool) -> Item:
+    """Compare the configuration: the checkpoint's own where it is at hand, with what the server lays over it."""
+    name, said = "model.config", running.overrides
+    if said is None or not manifest.knows(name):
+        known = manifest.knows(name)
         why = _silence("", running) if known else "the approved manifest does not know its configuration"
         return Item(name, "not asked", why)
-    effective = manifest.data["model"]["config"] or {}
-    other: dict[str, Any] = {}
-    absent = []
-    for path, value in _leaves(said.value):
-        held = _held(effective, path)
-        if held is _NOT_THERE:
-            absent.append(".".join(path))
-        elif held != value:
-            other[".".join(path)] = held
+    approved = manifest.data["model"]["config"] or {}
+    other = {
+        ".".join(path): held
+        for path, value in _leaves(said.value)
+        if (held := _held(approved, path)) is not _NOT_THERE and held != value
+    }
     if other:
-        return compared(name, other, said.value, said.where, equal=False)
-    if absent:
-        return Item(name, "not asked", f"the approved configuration calls {absent[0][:200]} by another name", "")
-    return compared(name, said.value, said.value, f"{said.where}: as in the approved configuration", equal=True)
+        return compared(name, other, said.value, f"{said.where}: laid over it", equal=False)
+    folder = Path(str(manifest.value("model.id")))
+    if not (checkpoint and (folder / "config.json").is_file()):
+        why = "what the server lays over it is as approved" if said.value else "the server lays nothing over it"
+        return Item(name, "not asked", f"{why}, and the checkpoint's own is not at hand")
+    effective = _effective_of(folder, said.value)
+    names = sorted({*approved, *effective} - _BESIDE)
+    differing = [one for one in names if approved.get(one, _NOT_THERE) != effective.get(one, _NOT_THERE)]
+    where = f"{folder}/config.json, and what {said.where} lays over it"
+    if differing:
+        was, now = ({one: side.get(one) for one in differing} for side in (approved, effective))
+        return compared(name, was, now, where, equal=False)
+    return compared(name, "as approved", "as approved", where, equal=True)
 
 
 _NOT_THERE = object()
+
+
+def _effective_of(folder: Path, overrides: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a checkpoint's configuration with what a server lays over it, as a capture has it."""
+    from kvgate.deployments.config import effective_config, read_config
+
+    return effective_config(read_config(folder), overrides).config
 
 
 def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -29,7 +29,7 @@ class Row:
         prompt: tokens of the prompt; ``None``: not told.
         cached: tokens that came from the cache where it was to be used; ``None``: not told.
         bypassed: the same where it was not.
-        there: whether something of it was in the cache before it was sent with it for the first time.
+        there: whether most of it was in the cache before it was sent with it for the first time.
         divergence: the first token (without log-probabilities: character) that differs; ``None``: none does.
         unit: ``"token"`` or ``"character"``.
         difference: the largest difference of a log-probability up to there, in nats; ``None``: not told.
@@ -87,7 +87,7 @@ def judge(request: Request, reusing: Ask, bypassing: Ask, tolerance: float) -> R
     """
     reused = [reusing()]
     off = bypassing()
-    if not reused[0].usage.cached:  # none, or not told
+    if not _mostly_cached(reused[0]):  # none, next to none, or not told
         reused.append(reusing())
     told = [one.usage.cached for one in reused]
     examined = [one for one, cached in zip(reused, told, strict=True) if cached != 0]
@@ -105,7 +105,7 @@ def judge(request: Request, reusing: Ask, bypassing: Ask, tolerance: float) -> R
             prompt=worst.usage.prompt if worst.usage.prompt is not None else off.usage.prompt,
             cached=worst.usage.cached,
             bypassed=off.usage.cached,
-            there=bool(told[0]),
+            there=_mostly_cached(reused[0]),
             divergence=found.divergence,
             unit="token" if logged else "character",
             difference=found.difference if logged else None,
@@ -129,6 +129,8 @@ def judge(request: Request, reusing: Ask, bypassing: Ask, tolerance: float) -> R
         return row("not bypassed", "the server used its cache although it was asked not to")
     if worst.usage.cached is None or off.usage.cached is None:
         return row("not told", "the answers agree, but the server does not tell what came from the cache")
+    if not any(map(_mostly_cached, reused)):
+        return row("not reused", "most of the prompt did not come from the cache: what it begins with, say")
     if not (worst.top and off.top):
         if not off.text:
             return row("unclear", "the answers are empty: there is nothing to compare")
@@ -137,6 +139,12 @@ def judge(request: Request, reusing: Ask, bypassing: Ask, tolerance: float) -> R
                 "unclear", "the words are alike, which proves little without log-probabilities or what to expect"
             )
     return row("match" if found.answer == "same" else "near-tie", "")
+
+
+def _mostly_cached(one: Completion) -> bool:
+    """Whether half of a prompt and more came from the cache: less may be what every prompt begins with."""
+    usage = one.usage
+    return bool(usage.cached) and (usage.prompt is None or 2 * (usage.cached or 0) >= usage.prompt)
 
 
 def _severity(found: Agreement) -> tuple[int, float]:

@@ -123,10 +123,13 @@ def _take(line: bytes, number: int, markers: Mapping[str, Marker], owners: Owner
         data = parse_json(line.decode("utf-8"), f"line {number}")
         tenant = data["tenant"]
         own = markers[tenant].reference
-        text = _text_of(data["response"])
-    except (InputError, UnicodeDecodeError, RecursionError, KeyError, IndexError, TypeError, AttributeError):
+        response = data["response"]
+        if not isinstance(response, (str, dict, list)):
+            return "unreadable"
+        whole = response if isinstance(response, str) else json.dumps(response)
+    except (InputError, UnicodeDecodeError, RecursionError, KeyError, TypeError):
         return "unreadable"
-    lower = text.lower()  # a model may write a reference as it likes
+    lower = whole.lower()  # wherever it stands, and a model may write a reference as it likes
     begun = {reference for reference in BEGINNING.findall(lower) if not own.startswith(reference)}
     foreign = sorted({name for name in map(owners.of, begun) if name is not None})
     if foreign:
@@ -137,11 +140,11 @@ def _take(line: bytes, number: int, markers: Mapping[str, Marker], owners: Owner
         return "foreign"
     if any(map(REFERENCE.fullmatch, begun)):
         return "unknown"
-    echoed = _in_field(text)
+    echoed = _in_field("\n".join([*_texts(response), whole]))
     if echoed == own:
         found.tenants.add(tenant)
         return "own"
-    return "missing" if echoed is None and own not in text else "malformed"
+    return "missing" if echoed is None and own not in whole else "malformed"
 
 
 def _in_field(text: str) -> str | None:
@@ -150,19 +153,10 @@ def _in_field(text: str) -> str | None:
     return None if match is None else (match[1] if match[1] is not None else match[2])
 
 
-def _text_of(response: Any) -> str:
-    """Return the text of an answer; of an API's all that a model may have written."""
-    if isinstance(response, str):
-        return response
-    body = response.get("body", response)
-    if "choices" in body:
-        messages = [choice.get("message", choice) for choice in body["choices"]]
-        written = [message.get(name) for message in messages for name in ("content", "text")]
-        texts = [one for one in written if isinstance(one, str)]
-        # Whatever else there is: reasoning, calls of tools, content in parts, a refusal.
-        return "\n".join([*texts, *map(json.dumps, body["choices"])])
-    if "content" in body:
-        return "\n".join(
-            block["text"] if isinstance(block.get("text"), str) else json.dumps(block) for block in body["content"]
-        )
-    return json.dumps(body)  # a structured answer, parsed already
+def _texts(value: Any) -> Iterator[str]:
+    """Yield the texts of an answer as they were written: within JSON a field's name and value stand in escapes."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (dict, list)):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _texts(each)

@@ -106,8 +106,6 @@ def test_a_store_that_outlives_its_weights_is_implicated_and_named(
     assert (probed.code, json.loads(probed.out)["byTokens"]) == (10, "leaks")
 
     verify = ("record", "verify", "record.json", "--endpoint", server.url, "-o", "json")
-    verified = server.run(*verify)
-    assert (verified.code, json.loads(verified.out)["state"]) == (11, "cannot tell"), verified.out
     verified = server.run(*verify, "--unasked", "untold")
     items = {item["name"]: item for item in json.loads(verified.out)["items"]}
     assert (verified.code, json.loads(verified.out)["state"]) == (0, "ready"), items

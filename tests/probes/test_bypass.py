@@ -210,6 +210,25 @@ def test_what_this_command_left_itself_clears_no_cache(diff: Diff) -> None:
     assert "nothing was there before" in found.why
 
 
+def test_what_every_prompt_begins_with_is_no_entry_that_was_read(diff: Diff) -> None:
+    """A header of 16 tokens is in everybody's cache; what the first request left is read by the second."""
+    toy = Toy(old=0.5)
+    answered, seen = toy.answer, set()
+
+    def header(method: str, path: str, body: Any) -> Any:
+        status, data = answered(method, path, body)
+        if method == "POST" and "cache_salt" not in body and body["prompt"] not in seen:
+            seen.add(body["prompt"])
+            data["usage"]["prompt_tokens_details"]["cached_tokens"] = 16
+        return status, data
+
+    toy.answer = header  # type: ignore[method-assign]
+    found = diff(toy, COMPLETION, held=False)
+    assert (found.verdict, found.rows[0].there, found.rows[0].outcome) == ("cannot tell", False, "match")
+    toy.caches = False
+    assert diff(toy, {"prompt": "another"}, held=False).rows[0].outcome == "not reused"
+
+
 def test_an_answer_without_a_token_is_nothing_to_compare(diff: Diff) -> None:
     toy = Toy(wrong=True)
     answered = toy.answer

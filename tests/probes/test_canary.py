@@ -103,6 +103,14 @@ def test_what_is_not_minted(tenants: tuple[str, ...], secret: str, message: str)
         (echoed(None), "malformed"),
         (echoed(7), "malformed"),
         (f"It is {OWN}.", "malformed"),  # not in its field
+        ({"content": "Dear customer", FIELD: OWN}, "own"),  # fields of its own, and no API's
+        ({"body": echoed(OWN), "note": FOREIGN}, "foreign"),
+        ({"content": [{"text": "Dear customer"}], FIELD: FOREIGN}, "foreign"),
+        ({"content": [{"text": echoed(OWN), "citations": [{"cited_text": FOREIGN}]}]}, "foreign"),
+        ([{"choices": [{"delta": {"content": echoed(OWN)}}]}], "own"),
+        ([{"choices": [{"delta": {"content": echoed(FOREIGN)}}]}], "foreign"),
+        ({"choices": [7]}, "missing"),
+        ({"content": 7}, "missing"),
         ("I will not repeat that.", "missing"),
         ("", "missing"),
     ],
@@ -123,8 +131,6 @@ def test_whose_reference_an_answer_holds(response: Any, kind: str) -> None:
         {"tenant": "nobody", "response": echoed(OWN)},
         {"tenant": ["acme"], "response": ""},
         {"tenant": "acme", "response": 7},
-        {"tenant": "acme", "response": {"choices": [7]}},
-        {"tenant": "acme", "response": {"content": 7}},
         b'{"tenant": "acme", "response": ' + b"[" * 100_000 + b"\n",
         b'{"tenant": "acme", "response": "' + b"x" * (MAX_LINE + 10) + b'"}\n',
     ],

@@ -43,7 +43,7 @@ APPROVED: dict[str, Any] = {
     "cache.location": "/kv/support",
 }
 CORPUS = str(RECORDED / "conversations.jsonl")
-OPEN = ("weights", "tokens", "process", "untold", "adapters")
+OPEN = ("weights", "tokens", "process", "untold", "adapters", "model.config")
 UNASKED = tuple(word for name in OPEN for word in ("--unasked", name))
 
 
@@ -87,7 +87,7 @@ def test_what_cannot_be_asked_is_listed_and_never_passes(run: Run, approved: App
     assert (ran.code, json.loads(ran.out)["state"]) == (11, "cannot tell")
     with up(vllm_answers()) as engine:
         text = run("record", "verify", record, "--endpoint", engine.url, *UNASKED).out
-    assert "COULD NOT BE ASKED (5)" in text
+    assert "COULD NOT BE ASKED (6)" in text
     assert "accepted without an answer" in text
     answers = vllm_answers()
     del answers["/server_info?config_format=json"]  # a production server
@@ -140,20 +140,35 @@ def test_what_was_not_known_when_it_was_approved_is_not_confirmed(run: Run, appr
     assert (items[path]["state"], items[path]["why"]) == ("not asked", "the approved manifest does not know it")
 
 
+CHECKPOINT = {"model_type": "nobody-knows", "hidden_size": 8, "architectures": ["X"]}
+
+
 @pytest.mark.parametrize(
-    ("laid_over", "state"),
-    [({}, "same"), ({"rope_scaling": ROPE["rope_parameters"]}, "not asked"), (None, "not asked")],
+    ("laid_over", "own", "state"),
+    [
+        ({"factor": 4}, {}, "same"),
+        ({}, {"factor": 4}, "same"),
+        ({}, {}, "differs"),  # an override that was forgotten
+        ({"factor": 8}, {}, "differs"),
+        ({"factor": 4}, {"hidden_size": 16}, "differs"),  # a file that was edited
+        ({"factor": 4}, None, "not asked"),
+        ({}, None, "not asked"),
+        (None, {"factor": 4}, "not asked"),
+    ],
 )
-def test_what_is_laid_over_a_configuration_is_compared(
-    run: Run, approved: Approved, laid_over: Any, state: str
+def test_the_configuration_is_compared_with_what_is_laid_over_it(
+    run: Run, approved: Approved, tmp_path: Path, laid_over: Any, own: dict[str, Any] | None, state: str
 ) -> None:
-    """That nothing is laid over it says nothing of the configuration itself: it is listed with what nobody tells."""
+    """That nothing is laid over a configuration says nothing of the configuration."""
     answers = vllm_answers()
+    if own is not None:
+        (tmp_path / "checkpoint").mkdir()
+        (tmp_path / "checkpoint" / "config.json").write_text(json.dumps({**CHECKPOINT, **own}))
+        answers["/v1/models"]["data"][0]["root"] = str(tmp_path / "checkpoint")
     answers["/server_info?config_format=json"]["vllm_config"]["model_config"]["hf_overrides"] = laid_over
-    ran, items = verified(run, approved(), answers, *UNASKED)
-    assert items["model.config.overrides"]["state"] == state
-    assert "model.config, " in items["untold"]["why"]
-    assert ran.code == (0 if state == "same" else 11)
+    place = {} if own is None else {"model.id": str(tmp_path / "checkpoint")}
+    record = approved({"model.config": {**CHECKPOINT, "factor": 4}, **place})
+    assert verified(run, record, answers, *UNASKED)[1]["model.config"]["state"] == state
 
 
 @pytest.mark.parametrize(("started", "state"), [((1.5,), "same"), ((1.5, 2.5), "not asked"), ((), "not asked")])
