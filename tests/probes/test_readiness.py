@@ -157,10 +157,19 @@ CHECKPOINT = {"model_type": "nobody-knows", "hidden_size": 8, "architectures": [
     ],
 )
 def test_the_configuration_is_compared_with_what_is_laid_over_it(
-    run: Run, approved: Approved, tmp_path: Path, laid_over: Any, own: dict[str, Any] | None, state: str
+    run: Run,
+    approved: Approved,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    laid_over: Any,
+    own: dict[str, Any] | None,
+    state: str,
 ) -> None:
     """That nothing is laid over a configuration says nothing of the configuration."""
     answers = vllm_answers()
+    if (laid_over, own) != ({"factor": 4}, {}):  # the child process takes a second; once is enough
+        fields = "kvgate.deployments.config.effective_config"
+        monkeypatch.setattr(fields, lambda raw, over: mock.Mock(config={**raw, **over}))
     if own is not None:
         (tmp_path / "checkpoint").mkdir()
         (tmp_path / "checkpoint" / "config.json").write_text(json.dumps({**CHECKPOINT, **own}))
