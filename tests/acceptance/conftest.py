@@ -150,12 +150,11 @@ def base(checkpoints: Checkpoints) -> Path:
 def capture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Capture]:
     """Capture in this process; equal arguments give the same folder.
 
-    Templates, tokenizers and config classes are examined by child processes: once for each different input.
+    Templates and tokenizers are examined by child processes: once for each different input.
     """
     from kvgate.corpora.examine import examine as real_examine
     from kvgate.corpora.snapshots.snapshot import open_snapshot
     from kvgate.deployments import capture as module
-    from kvgate.deployments.config import effective_config as real_config
     from kvgate.deployments.launch import LaunchFile, parse_vllm, read_launch
     from kvgate.deployments.locating import Beside
     from kvgate.deployments.write import write
@@ -168,9 +167,6 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Capture]:
         if name not in done:
             done[name] = make()
         return done[name]
-
-    def config(raw: Any, overrides: Any) -> Any:
-        return once(["config", raw, overrides], lambda: real_config(raw, overrides))
 
     def examine(model: Path, *, template: str | None, snapshot_to: Path, **arguments: Any) -> Any:
         files: list[Any] = [path.read_text() for path in sorted(model.glob("tok*.json"))]
@@ -220,7 +216,6 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Capture]:
         return Path(once(["capture", model, launch, adapters, declared, renderer, endpoint], make))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "effective_config", config)
         patch.setattr(module, "examine", examine)
         yield call
 

@@ -63,17 +63,10 @@ def remembered() -> dict[str, Any]:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch, remembered: dict[str, Any]) -> None:
-    """Run the two child processes of a capture once for each different input of the whole run."""
+    """Examine tokenizer and template in a child process once for each different input of the whole run."""
     from kvgate.corpora.examine import examine as real_examine
     from kvgate.corpora.snapshots.snapshot import open_snapshot
     from kvgate.deployments import capture as module
-    from kvgate.deployments.config import effective_config as real_config
-
-    def config(raw: Any, overrides: Any) -> Any:
-        key = json.dumps([raw, overrides], sort_keys=True)
-        if key not in remembered:
-            remembered[key] = real_config(raw, overrides)
-        return remembered[key]
 
     def examine(folder: Path, *, template: str | None, snapshot_to: Path, **arguments: Any) -> Any:
         override = Path(template).read_text() if template is not None and Path(template).exists() else template
@@ -88,7 +81,6 @@ def quick(monkeypatch: pytest.MonkeyPatch, remembered: dict[str, Any]) -> None:
         snapshot_to.write_bytes(content)
         return facts, open_snapshot(snapshot_to, None)
 
-    monkeypatch.setattr(module, "effective_config", config)
     monkeypatch.setattr(module, "examine", examine)
 
 

@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from kvgate.corpora.snapshots.snapshot import SnapshotFile, open_snapshot
-from kvgate.deployments import capture as capturing
-from kvgate.deployments.config import EffectiveConfig, effective_config
+from kvgate.deployments.capture import capture
 from kvgate.deployments.launch import parse_vllm
 from kvgate.deployments.write import MANIFEST, write
 from tests.acceptance.releases import DECLARED, make, serve
@@ -81,7 +79,6 @@ class Releases:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._configs: dict[str, EffectiveConfig] = {}
 
     def folder(
         self,
@@ -108,11 +105,7 @@ class Releases:
             if not exists:
                 taken = folder.with_suffix(".tokens")
                 line = parse_vllm(serve(), source="serve.sh")
-                with pytest.MonkeyPatch.context() as patch:
-                    patch.setattr(capturing, "effective_config", self._config)
-                    found = capturing.capture(
-                        str(folder), launch=[line], renderer="here", sets=DECLARED, snapshot_to=taken
-                    )
+                found = capture(str(folder), launch=[line], renderer="here", sets=DECLARED, snapshot_to=taken)
                 write(found, target)
                 taken.unlink()
         return target / MANIFEST
@@ -120,13 +113,6 @@ class Releases:
     def tokens(self, folder: Path) -> SnapshotFile:
         """Return the snapshot beside the manifest of a model folder."""
         return open_snapshot(self.captured(folder).with_name("tokens.jsonl"), None)
-
-    def _config(self, raw: Mapping[str, Any], overrides: Mapping[str, Any]) -> EffectiveConfig:
-        """Ask a class once for what it fills in: the models are of few kinds, and their numbers are the same."""
-        key = json.dumps([raw, overrides], sort_keys=True)
-        if key not in self._configs:
-            self._configs[key] = effective_config(raw, overrides)
-        return self._configs[key]
 
     def _write(self, name: str, folder: Path, tokenizer: Edit | None, settings: Edit | None) -> None:
         model = MODELS[name]
