@@ -33,7 +33,7 @@ Kind = Literal[
 State = Literal["proved", "refuted", "inconclusive", "not-run"]
 
 # The engine's image stands in for library versions that the renderer leaves at null.
-_TOKENS = ("tokenizer", "chat_template", "model", "engine")
+_TOKENS = ("tokenizer", "chat_template", "model", "engine", "roles")
 _EVERYTHING = (
     "model",
     "weights",
@@ -50,16 +50,16 @@ _EVERYTHING = (
 )
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "token-identity": _TOKENS,
-    "weights-identity": ("weights",),
-    "config-equivalence": ("model", "engine"),
-    "kv-equivalence": ("model", "weights", "precision", "adapters", "parallelism", "engine", "cache"),
+    "weights-identity": ("weights", "roles"),
+    "config-equivalence": ("model", "engine", "roles"),
+    "kv-equivalence": ("model", "weights", "precision", "adapters", "parallelism", "engine", "roles", "cache"),
     "isolation": _EVERYTHING,
-    "inventory": ("cache",),
-    "lifecycle-audit": ("cache",),
+    "inventory": ("roles", "cache"),
+    "lifecycle-audit": ("roles", "cache"),
     "tenant-canary": _EVERYTHING,
     "bypass-diff": _EVERYTHING,
 }
-"""The manifest sections that supporting evidence of each kind binds to."""
+"""The manifest sections that supporting evidence of each kind binds to; what a pool sets is set in ``roles``."""
 
 _TESTS: tuple[Kind, ...] = ("isolation", "kv-equivalence")
 """Kinds that come of a test with running models: one that looked at less answers nothing."""

@@ -227,7 +227,7 @@ def _pair(case: Case, sides: Sides, index: int | None, *, filed_apart: bool) -> 
     old, new = (case.old[index], case.new) if index is not None else (case.new, case.new)
     refuted = refutations(case.evidence, old, new)
     against = {item.kind for item in refuted}
-    proved = [item for item in case.evidence if item.supports(old, new) and item.kind not in against]
+    proved = [item for item in case.evidence if item.kind not in against and _supports(item, (old, new), sides)]
     inventory = [item for item in proved if item.kind == "inventory"]
     boundary = find_boundary(sides, inventory, filed_apart=filed_apart)
     if "inventory" in against:
@@ -250,6 +250,15 @@ def _pair(case: Case, sides: Sides, index: int | None, *, filed_apart: bool) -> 
         settled = _settled(finding, answering.discharged_by, sides, boundary, proved, tokens, against)
         _merge(findings, replace(settled, keys_separate=keys_answer(finding.change, boundary, sides)))
     return findings, boundary
+
+
+def _supports(item: Evidence, whole: tuple[Manifest, Manifest], sides: Sides) -> bool:
+    """Whether evidence about whole deployments speaks for these pools of theirs.
+
+    It does where they set nothing of what it binds to: what was computed, rendered or compared was the whole's. An
+    inventory looks at stores, and is told what lies in any of them.
+    """
+    return item.supports(*whole) and (item.kind == "inventory" or item.supports(sides.old, sides.new))
 
 
 def _told(change: Change, bound: Sequence[Evidence]) -> Change:

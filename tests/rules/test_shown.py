@@ -193,3 +193,19 @@ def test_evidence_about_others_is_told_from_evidence_that_decided_nothing() -> N
     for item in (proof, seen):
         record = record_of(decided({}, {**WEIGHTS, "engine.version": "0.32.0"}, evidence=[item]), "0")
         assert record["predicate"]["evidence"][0]["others"]
+
+
+# ---- pools ----
+
+_FLAG: dict[str, Any] = {"engine.args/what": 1}
+_OWN_STORE = {"cache.connector": "own-store", "cache.version": None, "cache.key_fields": ["namespace"]}
+
+
+@pytest.mark.parametrize("edited", ["afterwards", "before"])
+def test_a_proof_of_the_whole_is_none_of_what_a_pool_sets(edited: str) -> None:
+    """Whether the pools were there when it was made, or were added to the manifest after it."""
+    old, plain = _OWN_STORE, {**_OWN_STORE, **_FLAG}
+    pooled = {**plain, "roles": [{"name": "all", "set": {"engine.version": "0.32.0"}}]}
+    proof = about("kv-equivalence", "proved", old, plain if edited == "afterwards" else pooled)
+    assert decided(old, plain, evidence=[about("kv-equivalence", "proved", old, plain)]).verdict == REUSE
+    assert decided(old, pooled, evidence=[proof]).verdict == NAMESPACE
