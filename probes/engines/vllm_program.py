@@ -39,6 +39,7 @@ def main() -> None:
     """Serve requests until there are no more."""
     sys.path[:] = [entry for entry in sys.path if entry and Path(entry) != Path(__file__).parent]
     lifeline, scratch = int(sys.argv[1]), Path(sys.argv[2])
+    os.environ["TMPDIR"] = str(scratch)  # each engine leaves a file there
     threading.Thread(target=_until_it_closes, args=(lifeline, scratch), daemon=True).start()
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="ascii")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is no answer
@@ -52,10 +53,16 @@ def _until_it_closes(lifeline: int, scratch: Path) -> None:
 
 
 def _leave(scratch: Path) -> None:
-    shutil.rmtree(scratch, ignore_errors=True)
+    """End this process and all that it has started, and remove what they wrote once nobody writes any more."""
     group = os.getpgrp()
-    _unlink(_shared({pid for pid, (_, its) in _processes().items() if its == group}))
-    os.killpg(0, signal.SIGKILL)
+    shared = _shared({pid for pid, (_, its) in _processes().items() if its == group})
+    if os.fork() == 0:
+        os.setsid()
+        os.killpg(group, signal.SIGKILL)
+        _unlink(shared)
+        shutil.rmtree(scratch, ignore_errors=True)
+        os._exit(0)
+    signal.pause()
 
 
 def _processes() -> dict[int, tuple[int, int]]:
@@ -77,20 +84,23 @@ def _family(pid: int) -> set[int]:
 
 
 def _shared(family: set[int]) -> set[str]:
-    """Return the memory that ranks share, and nobody else: whoever is killed leaves it behind."""
-    if found := _mapped(family):
-        found -= _mapped(_processes().keys() - family)
-    return found
+    """Return the memory and semaphores that ranks share, and nobody else: whoever is killed leaves them behind."""
+    if not (found := _mapped(family)):
+        return set()
+    found -= _mapped(_processes().keys() - family)
+    with contextlib.suppress(OSError):
+        return {entry.path for entry in os.scandir(_SHARED) if entry.inode() in found}
+    return set()
 
 
-def _mapped(processes: Iterable[int]) -> set[str]:
+def _mapped(processes: Iterable[int]) -> set[int]:
+    """Return what is shared, by inode: a semaphore is mapped under another name than it has."""
     found = set()
     for pid in processes:
         with contextlib.suppress(OSError):
-            for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
-                before, folder, name = line.partition(_SHARED)
-                if folder and not before.endswith("/"):
-                    found.add(folder + name)
+            lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+            parts = [line.split(maxsplit=5) for line in lines]
+            found |= {int(part[4]) for part in parts if part[5:] and part[5].startswith(_SHARED)}
     return found
 
 

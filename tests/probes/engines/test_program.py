@@ -14,33 +14,36 @@ from kvgate.probes.engines.installation import Installation
 from kvgate.probes.engines.program import Program
 
 _SHARES = """
-import sys, time
+import _multiprocessing, os, sys, time
 from multiprocessing import shared_memory
 memory = shared_memory.SharedMemory(create=True, size=4096)
-open(sys.argv[1], "w").write(memory._name)
+lock = _multiprocessing.SemLock(1, 1, 1, f"/mp-kvgate-{os.getpid()}", False)
+with open(sys.argv[1] + ".new", "w") as said:
+    said.write(f"{memory._name} sem.{lock.name[1:]}")
+os.rename(sys.argv[1] + ".new", sys.argv[1])
 time.sleep(600)
 """
 _STARTS = """
 import sys, time
 from pathlib import Path
 from tests.probes.engines.test_program import started
-program, name = started(Path(sys.argv[1]))
-print(name, program.scratch, flush=True)
+program, names = started(Path(sys.argv[1]))
+print(*names, program.scratch, flush=True)
 time.sleep(600)
 """
 _SECONDS = 60  # a hang guard
 
 
-def started(folder: Path) -> tuple[Program, str]:
-    """Start a server that shares memory; return its process, and the name of the memory."""
+def started(folder: Path) -> tuple[Program, list[str]]:
+    """Start a server that shares memory and a semaphore; return its process, and what they are called."""
     program = Program(Installation(Path(sys.executable)))
     said = folder / "name"
     program.serve(folder, ["-c", _SHARES, str(said)], program=Path(sys.executable))
     until = time.monotonic() + _SECONDS
-    while not (said.exists() and said.read_text()):
+    while not said.exists():
         assert time.monotonic() < until
         time.sleep(0.01)
-    return program, said.read_text()
+    return program, said.read_text().split()
 
 
 def _gone(path: Path) -> None:
@@ -50,26 +53,26 @@ def _gone(path: Path) -> None:
         time.sleep(0.01)
 
 
-def _memory(name: str) -> Path:
-    found = Path("/dev/shm") / name.lstrip("/")
-    assert found.exists()
+def _shared(names: list[str]) -> list[Path]:
+    found = [Path("/dev/shm") / name.lstrip("/") for name in names]
+    assert [path.exists() for path in found] == [True, True]
     return found
 
 
 def test_closing_it_leaves_nothing(tmp_path: Path) -> None:
-    program, name = started(tmp_path)
-    memory = _memory(name)
+    program, names = started(tmp_path)
+    shared = _shared(names)
     program.close()
-    assert not memory.exists()
-    assert not program.scratch.exists()
+    for path in (*shared, program.scratch):
+        _gone(path)
 
 
 def test_ending_what_it_holds_leaves_nothing_of_that(tmp_path: Path) -> None:
-    program, name = started(tmp_path)
+    program, names = started(tmp_path)
     try:
-        memory = _memory(name)
+        shared = _shared(names)
         program.end()
-        assert not memory.exists()
+        assert not any(path.exists() for path in shared)
         assert program.scratch.exists()
     finally:
         program.close()
@@ -81,11 +84,11 @@ def test_a_parent_that_is_killed_leaves_nothing(ends: signal.Signals, tmp_path: 
     parent = subprocess.Popen([sys.executable, "-c", _STARTS, str(tmp_path)], stdout=subprocess.PIPE, cwd=root)
     try:
         assert parent.stdout is not None
-        name, scratch = parent.stdout.readline().decode().split()
-        memory = _memory(name)
+        *names, scratch = parent.stdout.readline().decode().split()
+        shared = _shared(names)
         parent.send_signal(ends)
-        _gone(memory)
-        _gone(Path(scratch))
+        for path in (*shared, Path(scratch)):
+            _gone(path)
     finally:
         parent.kill()
         parent.communicate()
