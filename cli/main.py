@@ -108,7 +108,12 @@ def _group(text: str) -> typer.Typer:
 
 
 def _add(group: typer.Typer, name: str, command: Callable[..., Any]) -> None:
-    group.command(name, help=_help(command))(guard.guarded(command))
+    group.command(name, help=_help(command), short_help=_summary(command))(guard.guarded(command))
+
+
+def _summary(command: Callable[..., Any]) -> str:
+    """Return the docstring's first paragraph in one line; of a longer one Typer would show the beginning alone."""
+    return " ".join((inspect.getdoc(command) or "").split("\n\n")[0].split())
 
 
 def _help(command: Callable[..., Any]) -> str:

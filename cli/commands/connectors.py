@@ -41,8 +41,10 @@ def list_connectors(
         console.emit(as_json(summaries) if wanted == "json" else connectors_page(profiles, every_connector()))
         return 0
     page = Page(console.width(), color=console.colored(sys.stdout, no_color=no_color))
+    names = max(map(len, profiles)) + 2
     for profile in profiles.values():
-        page.parts([(f"{profile.id:<23}", "bold"), (f" {profile.title}  {read_at(profile.versions)}", "")], hang=24)
+        page.parts([(f"{profile.id:<{names}}", "bold"), (profile.title, "")], hang=names)
+        page.say(read_at(profile.versions) or "whatever the version", indent=names)
     console.emit(page.text())
     return 0
 

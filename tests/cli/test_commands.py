@@ -49,6 +49,14 @@ def test_every_command_explains_itself(run: Run, command: list[str]) -> None:
     assert "--debug" in ran.out
 
 
+@pytest.mark.parametrize("group", [[], ["corpus"], ["canary"], ["record"], ["keys"], ["stores"]])
+def test_no_summary_of_a_command_is_cut(run: Run, group: list[str]) -> None:
+    commands = run(*group, "--help").out.partition("Commands:\n")[2].splitlines()
+    assert len(commands) >= 1
+    assert [line for line in commands if "..." in line] == []
+    assert commands[-1].endswith(".")
+
+
 def test_explain_says_all_that_a_rule_says(run: Run) -> None:
     out = run("explain", "adapter-set-changed").out
     for words in (

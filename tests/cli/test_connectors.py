@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import get_args
 
@@ -33,6 +34,8 @@ def test_the_list(run: Run) -> None:
     listed = json.loads(run("connectors", "list", "-o", "json").out)
     assert [one["id"] for one in listed] == list(PROFILES)
     out = run("connectors", "list").out
+    starts = [re.search(r"\S", line[len(name) :]) for name, line in zip(PROFILES, out.splitlines()[::2], strict=True)]
+    assert len({len(name) + start.start() for name, start in zip(PROFILES, starts, strict=True) if start}) == 1
     for words in ("engine.version ==0.5.23", "commit 34ab141", "no one release"):
         assert words in out
     assert run("connectors", "list", "-o", "sarif").code == 2
