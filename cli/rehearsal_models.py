@@ -66,19 +66,20 @@ def find_checkpoints(
     from kvgate.probes.embedded.backend import Folders
 
     sides = list(zip((old, new), given, strict=True))
-    places = [(folder or Path(str(side.value("model.id")))).resolve() for side, folder in sides]
+    told = [folder or Path(str(side.value("model.id"))) for side, folder in sides]
+    places = [folder.resolve() for folder in told]
     named = [one for side, _ in sides for one in _adapters(side)]
     stamps = _stamps((*places, *(one.place for one in named), *(folder.resolve() for folder in adapters)))
     elsewhere = _recognised(adapters, named)
-    for (side, folder), place in zip(sides, places, strict=True):
+    for (side, folder), place, called in zip(sides, places, told, strict=True):
         why = _why_not(side, place, elsewhere, progress)
         if why is not None and (must or folder is not None or adapters):
             here = place.is_dir()
             raise InputError(
-                why, where=str(place), hint="--model stand-in" if here else "--old-model FOLDER, --new-model FOLDER"
+                why, where=str(called), hint="--model stand-in" if here else "--old-model FOLDER, --new-model FOLDER"
             )
         if why is not None:
-            return None, f"{place}: {why}"
+            return None, f"{called}: {why}"
     read = tuple(dict.fromkeys(elsewhere.get(str(one.digest), one.place) for one in named))
     watched = (*places, *read)
     kept = {file: stamp for file, stamp in stamps.items() if Path(file).parent in watched}

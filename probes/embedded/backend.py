@@ -38,6 +38,9 @@ _NEVER_STAGED = ("engine.args", "engine.packages", "engine.kv_layout", "parallel
 _MEASURED = (64, 200, 600)
 """Tokens of the prompts by which a model is measured against itself."""
 
+_PATIENCE = {"stand-in": 120.0, "real": 3600.0}
+"""Seconds for one answer: a real model computes some hundred tokens on one core."""
+
 _MEMORY = 8 << 30
 _FOREIGN = 0x5EED
 _NO_PROCEDURE = "no launch file was started: what the manifests say was staged, the plan and not the procedure"
@@ -86,7 +89,8 @@ class EmbeddedBackend:
         self.stands_in = folders is None
         self._pair = stand_in(old, new) if folders is None else real_pair(old, new, folders.adapters)
         memory = _MEMORY + (0 if folders is None else 2 * _bytes(folders))
-        self._child = child or Child(memory=memory, device=device)
+        seconds = _PATIENCE["stand-in" if folders is None else "real"]
+        self._child = child or Child(memory=memory, seconds=seconds, device=device)
         self._ends_it = child is None
         self._device = device
         self._versions: Mapping[str, str] = {}
