@@ -248,6 +248,7 @@ def rehearse(
         return _EXITS[state]
     told = Told(
         state=state,
+        backend=backend,
         old=old,
         new=new,
         stand_in=why_stand_in,

@@ -33,6 +33,7 @@ class Told:
 
     Attributes:
         state: of everything that was asked for.
+        backend: that staged it.
         old: the deployments, as they were named.
         new: likewise.
         stand_in: why a stand-in answered; ``None`` where that was asked for, or none did.
@@ -42,6 +43,7 @@ class Told:
     """
 
     state: State
+    backend: str
     old: str
     new: str
     stand_in: str | None = None
@@ -104,22 +106,35 @@ def _written(page: Page, told: Told) -> None:
 def _next(page: Page, seen: Rehearsal, told: Told) -> None:
     """Say what it comes to, and what to do now."""
     sides = shlex.join([told.old, told.new])
-    file = told.written[0][0] if told.written else "EVIDENCE.json"
-    evidence = [one for file, _ in told.written or ((file, None),) for one in ("--evidence", file)]
-    evidence += [one for earlier, _ in told.answers for one in ("--evidence", earlier)]
-    check = f"kvgate check {sides} {shlex.join(evidence)}"
-    if seen.torn.state not in ("held", "not-run"):
-        page.say(f"Of torn entries nothing good is shown: {visible(seen.torn.why)}.", hang=2)
+    if seen.torn.state == "failed":
+        page.say(
+            f"A half-written entry is taken for a whole one: {visible(seen.torn.why)}. Delete what lies in the store "
+            "whenever a writer has ended half-way, or store with a connector that notices.",
+            hang=2,
+        )
+    elif seen.torn.state == "open":
+        page.say(f"Of half-written entries nothing is shown: {visible(seen.torn.why)}.", hang=2)
     if seen.state == "proved":
         held = "old entries may be read" if seen.claim == "reuse" else "the boundary holds"
         page.say(f"In this rehearsal {held}. What the manifests ask for beside it, `kvgate check` says:", hang=2)
-        page.whole(visible(check), indent=2)
+        files = [file for file, _ in (*told.written, *told.answers)] or ["EVIDENCE.json"]
+        given = shlex.join(word for file in files for word in ("--evidence", file))
+        page.whole(visible(f"kvgate check {sides} {given}"), indent=2)
     elif seen.state == "refuted":
         page.say(f"Do not roll it out: {visible(seen.reason)}.", hang=2)
-        page.say("Put that right, capture, and rehearse again:", hang=2)
-        page.whole(visible(f"kvgate rehearse {sides} -o AGAIN.json --supersedes {shlex.quote(file)}"), indent=2)
+        page.say("Put that right (`kvgate check` says how), capture, and rehearse again:", hang=2)
+        answers = (
+            f"-o AGAIN.json --supersedes {shlex.quote(told.written[0][0])}" if told.written else "-o EVIDENCE.json"
+        )
+        page.whole(visible(f"kvgate rehearse {sides} {answers}"), indent=2)
     else:
         page.say(f"Nothing is proved: {visible(seen.reason)}.", hang=2)
+        if told.backend == "embedded" and any(name in seen.missing for name in seen.because):
+            page.say(
+                "What nothing here stands for, a real engine may have: --backend vllm (with --old-engine-python for "
+                "another version), or --backend endpoint.",
+                hang=2,
+            )
 
 
 def _part(page: Page, name: str, part: Part) -> None:

@@ -104,7 +104,7 @@ class _Stage:
         self._unstaged = tuple(name for name in asks.reachable if name not in self._staged)
         for name in self._unstaged:
             unknown = "not known on both sides" if name in asks.unknown else "differs"
-            self._missing.setdefault(name, f"{unknown}, and no entry is wrong for it here")
+            self._missing.setdefault(name, f"{unknown}, and nothing here stands for it")
 
     def run(self, asked: Sequence[Asked], *, tear: bool) -> Rehearsal:
         tolerance = self._ground.tolerance
