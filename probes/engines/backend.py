@@ -22,7 +22,7 @@ from kvgate.probes.engines.layout import PLAIN
 from kvgate.probes.engines.lmcache_server import LMCacheServer, start_redis
 from kvgate.probes.engines.places import FolderPlaces, RedisPlaces
 from kvgate.probes.engines.program import Adapter, Program
-from kvgate.probes.engines.serving import Ran, ran_with, unlike_serving
+from kvgate.probes.engines.serving import CONNECTORS, Ran, ran_with, unlike_serving
 from kvgate.probes.engines.sides import (
     Launch,
     all_ranks,
@@ -36,10 +36,14 @@ from kvgate.probes.engines.sides import (
 )
 from kvgate.probes.engines.worker import Engine, EngineWorker
 from kvgate.probes.rehearsal.backend import CannotStageError, Ground, Start
-from kvgate.rules.change import same
+from kvgate.rules.change import alike
 from kvgate.rules.manifest import Manifest
 
 _PLAN = "no launch file was started: what the manifests say was staged, the plan and not the procedure"
+_BY_VERSION = {
+    "engine.build": (("engine.image", "engine.packages"), "no images: the installations themselves"),
+    "engine.attention_backend": (("engine.attention_backend",), "what each version takes"),
+}
 _LAST = ("--skip-tokenizer-init", "--max-num-seqs", "1")
 
 
@@ -175,12 +179,24 @@ class VllmBackend:
             named = {True: self._old.value(path), False: self._new.value(path)}
             if versions[True] != versions[False] and named == versions:
                 found[path] = f"{versions[True]} and {versions[False]}"
+        if "engine.version" in found:
+            found |= {name: why for name, (paths, why) in _BY_VERSION.items() if self._unset(*paths)}
         ranks = [self._ranks(is_old=is_old) for is_old in (True, False)]
         if ranks[0] != ranks[1]:
             found["parallelism.tensor"] = f"{ranks[0]} and {ranks[1]} ranks"
-        if self._launched and same(self._old.get("engine.args"), self._new.get("engine.args")) is False:
+        if self._launched and self._flags_differ():
             found["engine.args"] = "the flags of both launch files"
         return found
+
+    def _unset(self, *paths: str) -> bool:
+        """Whether nothing is set on either side, so that it is what the version makes it."""
+        return all(side.unset(path) for side in (self._old, self._new) for path in paths)
+
+    def _flags_differ(self) -> bool:
+        """Whether flags differ that engines are started with, and none of their connectors'."""
+        sides = [dict(side.value("engine.args") or {}) for side in (self._old, self._new)]
+        apart = [[one.pop(name, None) for name in CONNECTORS] for one in sides]
+        return alike(*apart) and not alike(*sides)
 
     def _tools(self, told: Mapping[bool, Mapping[str, str]]) -> dict[str, str]:
         """Return the versions of all that ran; both sides' where they were given one each."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from kvgate.rules.manifest import Manifest
 from kvgate.rules.values import Known
@@ -11,6 +12,12 @@ from kvgate.rules.values import Known
 _CPU = "cpu"
 _BACKENDS = (None, "CPU_ATTN")  # all that vLLM 0.32.0 has there, MLA aside
 _ONE = (None, 1)
+CONNECTORS = ("kv-transfer-config", "lmcache-server")
+"""What of ``engine.args`` is of the connector, which is started with settings of its own."""
+
+_ADDRESSES = frozenset({"lmcache.mp.host", "lmcache.mp.port", "lmcache.mp.mq_timeout"})
+_ROOM = ("l1-", "eviction-", "http-", "prometheus-", "host", "port", "max-workers")
+"""How settings of LMCache's server begin that decide where it listens and how much it keeps in memory."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +78,10 @@ def unlike_serving(deployment: Manifest, other: Manifest, ran: Ran) -> Iterator[
         yield "engine.attention_backend", "another one ran"
     if not deployment.unset("engine.speculative"):
         yield "engine.speculative", "no draft ran"
-    if not ran.launched and not (deployment.knows("engine.args") and not value("engine.args")):
+    if not deployment.knows("engine.args") or not (ran.launched or not value("engine.args")):
         yield "engine.args", "no launch file was given, so these flags were not used"
+    elif unused := sorted(_unused(value("engine.args") or {})):
+        yield "engine.args", f"the connector that was started has settings of its own: {', '.join(unused)} not used"
     if deployment.value("cache.connector") != "vllm-example" and value("cache.version") != ran.lmcache:
         yield "cache.version", f"LMCache {ran.lmcache} ran, and {value('cache.version') or 'an unknown one'} serves"
     if value("cache.serde") not in (None, "naive") or not deployment.knows("cache.serde"):
@@ -85,3 +94,11 @@ def unlike_serving(deployment: Manifest, other: Manifest, ran: Ran) -> Iterator[
 def alone(sizes: Mapping[str, int | None], *, but: tuple[str, ...]) -> bool:
     """Whether nothing is shared out in any way but these."""
     return all(size in _ONE for name, size in sizes.items() if name not in but)
+
+
+def _unused(flags: Mapping[str, Any]) -> set[str]:
+    """Return settings of a connector that may decide what an entry holds."""
+    transfer = flags.get(CONNECTORS[0]) or {}
+    extra = transfer.get("kv_connector_extra_config") or {}
+    found = {*(transfer.keys() - {"kv_connector_extra_config"}), *(extra.keys() - _ADDRESSES)}
+    return found | {name for name in flags.get(CONNECTORS[1]) or {} if not name.startswith(_ROOM)}

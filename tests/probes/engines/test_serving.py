@@ -79,6 +79,22 @@ def test_a_launch_files_flags_were_used() -> None:
     assert _paths(flags, ran=Ran("0.32.0", "0.5.6", "cpu", launched=True)) == []
 
 
+_SETTINGS = {"kv_connector_extra_config": {"lmcache.mp.host": "tcp://h", "lmcache.mp.port": 5}}
+
+
+@pytest.mark.parametrize(
+    ("flags", "unlike"),
+    [
+        ({"kv-transfer-config": _SETTINGS, "lmcache-server": {"l1-size-gb": 20, "eviction-policy": "LRU"}}, []),
+        ({"kv-transfer-config": {**_SETTINGS, "kv_load_failure_policy": "recompute"}}, ["engine.args"]),
+        ({"kv-transfer-config": {"kv_connector_extra_config": {"lmcache.mp.foo": 2}}}, ["engine.args"]),
+        ({"lmcache-server": {"separate-object-groups": True}}, ["engine.args"]),
+    ],
+)
+def test_a_connector_is_started_with_settings_of_its_own(flags: dict[str, Any], unlike: list[str]) -> None:
+    assert _paths({"engine.args": flags}, ran=Ran("0.32.0", "0.5.6", "cpu", launched=True)) == unlike
+
+
 def test_a_device_that_is_no_cpu_is_not_known_to_be_the_one_that_serves() -> None:
     assert _paths({}, ran=Ran("0.32.0", "0.5.6", "cuda", launched=False)) == ["engine.accelerator"]
 
