@@ -130,7 +130,10 @@ class Evidence(DataModel):
         return not (_contradicting(self.old, old) or _contradicting(self.new, new))
 
     def about_others(self, old: Manifest | None, new: Manifest) -> list[str]:
-        """Name what shows that it counts for other deployments than these: sections, of a refutation identity paths."""
+        """Name what shows that it is about other deployments than these: sections, of a refutation identity paths.
+
+        What is about the new one alone is not about others, although it settles nothing between two.
+        """
         if self.state == "refuted":
             return sorted({*_contradicting(self.old, old), *_contradicting(self.new, new)})
         if self.bound(old, new):
@@ -142,7 +145,7 @@ class Evidence(DataModel):
             for name in SECTIONS[self.kind]
             if subject.sections.get(name) != _section_digest(manifest, name)
         }
-        return sorted(found) or ["how many deployments there are"]
+        return sorted(found) or ([] if self.old is None else ["an old one"])
 
     def why_no_answer(self, refutation: Evidence) -> str | None:
         """Say why this does not answer a refutation, whatever it names; ``None`` where it can."""

@@ -186,7 +186,8 @@ def test_evidence_about_others_is_told_from_evidence_that_decided_nothing() -> N
     proof = about("isolation", "proved", {}, {}, shown=STALE)
     assert proof.about_others(clean(), clean()) == []
     assert proof.about_others(clean(), clean({"cache.namespace": "b"})) == ["cache"]
-    assert proof.about_others(None, clean()) == ["how many deployments there are"]
+    assert proof.about_others(None, clean()) == ["an old one"]
+    assert about("bypass-diff", "proved", None, {}).about_others(clean(), clean()) == []
     seen = about("isolation", "refuted", {}, WEIGHTS, shown=STALE)
     assert seen.about_others(clean(), clean({**WEIGHTS, "cache.namespace": "b"})) == []
     assert seen.about_others(clean(), clean()) == ["weights.checkpoint.digest"]
@@ -209,3 +210,11 @@ def test_a_proof_of_the_whole_is_none_of_what_a_pool_sets(edited: str) -> None:
     proof = about("kv-equivalence", "proved", old, plain if edited == "afterwards" else pooled)
     assert decided(old, plain, evidence=[about("kv-equivalence", "proved", old, plain)]).verdict == REUSE
     assert decided(old, pooled, evidence=[proof]).verdict == NAMESPACE
+
+
+def test_equal_tokens_of_the_whole_are_not_those_of_a_pool_with_another_template() -> None:
+    keyed = {**_OWN_STORE, "cache.key_fields": ["model.id"]}
+    template = {"chat_template.digest": digest("8"), "chat_template.tree": digest("9")}
+    pooled = {**keyed, "roles": [{"name": "all", "set": template}]}
+    proof = about("token-identity", "proved", keyed, pooled)
+    assert decided(keyed, pooled, evidence=[proof]).verdict == NAMESPACE
