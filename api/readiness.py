@@ -177,7 +177,7 @@ def _config(manifest: Manifest, running: Running, *, checkpoint: bool) -> Item:
     effective = _effective_of(folder, said.value)
     names = sorted({*approved, *effective} - _BESIDE)
     differing = [one for one in names if approved.get(one, _NOT_THERE) != effective.get(one, _NOT_THERE)]
-    where = f"{folder}/config.json, and what {said.where} lays over it"
+    where = f"{folder}/config.json as it is here, and what {said.where} lays over it"
     if differing:
         was, now = ({one: side.get(one) for one in differing} for side in (approved, effective))
         return compared(name, was, now, where, equal=False)

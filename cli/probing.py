@@ -95,7 +95,44 @@ def refuse_other_server(manifest: Manifest, endpoint: str, key: str | None) -> d
     return {"deployment": f"not asked here, so that it is the caller's word: {untold}"}
 
 
-def begin_evidence(target: Path, kind: Kind, new: Manifest, old: Manifest | None = None, *, command: str) -> None:
+def begin_asking(
+    target: Path | None,
+    kind: Kind,
+    new: Manifest,
+    old: Manifest | None,
+    *,
+    endpoint: str,
+    key: str | None,
+    command: str,
+) -> dict[str, str]:
+    """Write that nothing has been found yet, and refuse another server than the deployment.
+
+    Returns:
+        See :func:`refuse_other_server`.
+
+    Raises:
+        InputError: it cannot be written, or the server is another; the evidence says so then.
+
+    """
+    if target is not None:
+        begin_evidence(target, kind, new, old, command=command)
+    try:
+        return refuse_other_server(new, endpoint, key)
+    except InputError as error:
+        if target is not None:
+            begin_evidence(target, kind, new, old, command=command, reason=f"the server {error.message}")
+        raise
+
+
+def begin_evidence(
+    target: Path,
+    kind: Kind,
+    new: Manifest,
+    old: Manifest | None = None,
+    *,
+    command: str,
+    reason: str = "it did not come to an end",
+) -> None:
     """Write that nothing has been found yet: a run that is interrupted leaves no earlier proof standing for itself.
 
     Raises:
@@ -116,7 +153,7 @@ def begin_evidence(target: Path, kind: Kind, new: Manifest, old: Manifest | None
             coverage=Coverage(examined={}, missing={}),
             tools={"kvgate": __version__},
             figures={},
-            reason="it did not come to an end",
+            reason=reason,
             command=command,
         ),
     )

@@ -73,18 +73,12 @@ def bypass(
     from kvgate.cli.formats.page import Page
     from kvgate.cli.listing import as_json
     from kvgate.cli.output import refuse_overwriting
-    from kvgate.cli.probing import (
-        begin_evidence,
-        finite,
-        manifests_of,
-        probe_outputs,
-        refuse_other_server,
-        write_evidence,
-    )
+    from kvgate.cli.probing import begin_asking, finite, manifests_of, probe_outputs, write_evidence
     from kvgate.cli.progress import shown
     from kvgate.probes.bypass.diff import bypass_diff
     from kvgate.probes.bypass.evidence import bypass_evidence
     from kvgate.probes.bypass.methods import choose_method
+    from kvgate.probes.bypass.noise import alike
     from kvgate.probes.bypass.tolerance import step_of, tolerance_of
     from kvgate.probes.completions.requests import read_requests
     from kvgate.probes.completions.server import answering_server, open_client
@@ -95,17 +89,20 @@ def bypass(
     key = api_key(api_key_env)
     client = open_client(endpoint, key, seconds)
     command = shlex.join(["kvgate", "bypass", "--endpoint", client.url, "--requests", str(requests)])
-    if target is not None and new is not None:
+    missing = {}
+    if target is not None:
         refuse_overwriting([target], [requests, *(Path(one.source) for one in (new, before) if one is not None)])
-        begin_evidence(target, "bypass-diff", new, before, command=command)
+    if new is not None:
+        missing = begin_asking(target, "bypass-diff", new, before, endpoint=endpoint, key=key, command=command)
     asked = read_requests(requests)
-    missing = {} if new is None else refuse_other_server(new, endpoint, key)
     step = None  # who gives a tolerance wants no other
     if allowed is None:
         allowed, step = tolerance_of(_compute(new)), step_of(_compute(new))
     with client, shown(quiet=quiet, no_color=no_color) as progress:
         server = answering_server(client)
-        found = bypass_diff(server, asked, choose_method(method, server, asked), allowed, progress, step)
+        found = bypass_diff(
+            server, asked, choose_method(method, server, asked), allowed, progress, step, alike=alike(new, before)
+        )
     if target is not None and new is not None:
         tools = {"kvgate": __version__} | ({server.engine: server.version or ""} if server.engine else {})
         given = "" if tolerance is None else f" --tolerance {tolerance:g}"

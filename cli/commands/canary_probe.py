@@ -79,7 +79,7 @@ def probe_isolation(
     from kvgate.cli.formats.page import Page
     from kvgate.cli.listing import as_json
     from kvgate.cli.output import refuse_overwriting
-    from kvgate.cli.probing import begin_evidence, manifests_of, probe_outputs, refuse_other_server, write_evidence
+    from kvgate.cli.probing import begin_asking, manifests_of, probe_outputs, write_evidence
     from kvgate.cli.progress import shown
     from kvgate.probes.canary import probe
     from kvgate.probes.canary.evidence import isolation_evidence
@@ -113,11 +113,10 @@ def probe_isolation(
         *(["--model", model] if model else []),
     ]
     command = shlex.join(["kvgate", "canary", "probe", "--endpoint", clients[0].url, *told])
-    if target is not None and new is not None:
-        refuse_overwriting([target], [Path(new.source)])
-        begin_evidence(target, "tenant-canary", new, command=command)
     missing = {"stored late": f"what a store keeps later than {settle:g} s after a request"}
-    missing |= {} if new is None else refuse_other_server(new, endpoint, keys[0])
+    if new is not None:
+        refuse_overwriting([] if target is None else [target], [Path(new.source)])
+        missing |= begin_asking(target, "tenant-canary", new, None, endpoint=endpoint, key=keys[0], command=command)
     with contextlib.ExitStack() as stack:
         progress = stack.enter_context(shown(quiet=quiet, no_color=no_color))
         servers = [answering_server(stack.enter_context(client)) for client in clients]

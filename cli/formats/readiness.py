@@ -34,7 +34,7 @@ def readiness_page(page: Page, found: Readiness, endpoint: str) -> None:
 
 def said(item: Item, endpoint: str = "") -> str:
     """Return what was found of an item, one line; places are named as the server's own where it is given."""
-    told = item.why.replace(endpoint.rstrip("/"), "") if endpoint else item.why
+    told = item.why.replace(endpoint.rstrip("/"), "").removeprefix(": ") if endpoint else item.why
     approved, there, why = (visible(short(text, _LONGEST)) for text in (item.approved, item.found, told))
     if item.state == "differs":
         return f"{approved} was approved, {there} is here ({why})"

@@ -94,6 +94,8 @@ def bypass_diff(
     tolerance: float,
     progress: Progress = silent,
     step: float | None = None,
+    *,
+    alike: bool = False,
 ) -> BypassDiff:
     """Send every request with the cache and then without.
 
@@ -105,6 +107,7 @@ def bypass_diff(
         progress: called once for each request.
         step: in nats, the least that counts as a difference. One between that and the tolerance is held against what
             the server's own cache gives; ``None``: none is.
+        alike: whether what filled the cache is known to compute as the server does.
 
     Raises:
         InputError: the server answered nothing at all.
@@ -137,5 +140,5 @@ def bypass_diff(
     if step is not None and any(row.outcome in SETTLED and (row.difference or 0.0) > step for row in rows):
         noise = own_noise(bypass, requests)
         floor = floor_of(noise, step, tolerance)
-        rows = [settle(row, floor, noise, tolerance) for row in rows]
+        rows = [settle(row, floor, noise, tolerance, alike=alike) for row in rows]
     return BypassDiff(method, tolerance, tuple(rows), len(requests) - len(rows), noise, server.look_again())

@@ -10,9 +10,23 @@ from typing import Any
 from kvgate.probes.bypass.judging import Row, agreement
 from kvgate.probes.bypass.methods import Bypass
 from kvgate.probes.completions.requests import Request
+from kvgate.rules.change import same
 from kvgate.rules.errors import InputError
+from kvgate.rules.manifest import Manifest
 
 _ASKED = 3  # prompts
+_ALIKE = (
+    "engine.name",
+    "engine.version",
+    "engine.accelerator",
+    "engine.attention_backend",
+    "precision.compute",
+    "precision.kv_cache",
+    "precision.kv_scales",
+    "parallelism.tensor",
+    "model.quantization",
+    "cache.serde",
+)
 _MARGIN = 4.0  # times what was measured on so few
 
 
@@ -45,15 +59,33 @@ def floor_of(noise: float | None, step: float, tolerance: float) -> float:
     return min(tolerance, step if noise is None else max(step, _MARGIN * noise))
 
 
-def settle(row: Row, floor: float, noise: float | None, tolerance: float) -> Row:
-    """Leave open what is further off than the server's own cache explains, and less than the tolerance."""
+def alike(new: Manifest | None, old: Manifest | None) -> bool:
+    """Whether what filled a cache is known to compute as the server does that reads it, but for the model.
+
+    A store that packs with losses gives back what neither computed; the server's own entries lie in its memory.
+    """
+    if new is None or old is None or new.value("cache.serde") not in (None, "naive"):
+        return False
+    return all(same(old.get(path), new.get(path)) is True for path in _ALIKE)
+
+
+def settle(row: Row, floor: float, noise: float | None, tolerance: float, *, alike: bool) -> Row:
+    """Decide on what is further off than the server's own cache explains, and less than the tolerance.
+
+    Entries of a worker that computes alike are no further off than the server's own. Otherwise it stays open.
+    """
     if row.outcome not in ("match", "near-tie") or row.difference is None or row.difference <= floor:
         return row
-    own = "what its own entries give was not to be measured" if noise is None else f"its own entries give {noise:.2g}"
+    off = f"it is {row.difference:.2g} nats off"
+    if noise is None:
+        return replace(row, outcome="unclear", why=f"{off}, and what its own entries give was not to be measured")
+    if alike:
+        return replace(row, outcome="differs", why=f"{off}, and its own entries give {noise:.2g}")
     return replace(
         row,
         outcome="unclear",
-        why=f"it is {row.difference:.2g} nats off, {own}, and up to {tolerance:g} may be arithmetic on other hardware",
+        why=f"{off}, its own entries give {noise:.2g}, and those of a worker on other hardware may give {tolerance:g}: "
+        "it is another answer if what filled the cache computes alike (--manifest and --old, or --tolerance)",
     )
 
 

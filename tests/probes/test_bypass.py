@@ -13,12 +13,14 @@ import pytest
 from kvgate.corpora.endpoints.client import Client
 from kvgate.probes.bypass.diff import BypassDiff, bypass_diff
 from kvgate.probes.bypass.methods import Method, choose_method
+from kvgate.probes.bypass.noise import alike
 from kvgate.probes.completions.requests import Request, marks_breakpoints, read_requests
 from kvgate.probes.completions.server import answering_server
 from kvgate.rules.errors import InputError, UsageError
 from kvgate.rules.evidence import Evidence
 from tests.cli.conftest import MakeManifest, Run
 from tests.corpora.engine_server import Engine, dribbling, serving
+from tests.rules.clean import FORGET, clean
 
 from .toy import Toy, running
 
@@ -41,14 +43,14 @@ def read(folder: Path, *lines: Any) -> tuple[Request, ...]:
 
 @pytest.fixture
 def diff(tmp_path: Path) -> Callable[..., BypassDiff]:
-    def of(toy: Toy, *lines: Any, method: str = "auto", held: bool = True, step: float | None = None) -> BypassDiff:
+    def of(toy: Toy, *lines: Any, method: str = "auto", held: bool = True, **more: Any) -> BypassDiff:
         toy.held = held
         requests = read(
             tmp_path, *(lines or (COMPLETION, {"custom_id": "c", "url": "/v1/completions", "body": COMPLETION}))
         )
         with running(toy) as url, Client(url) as client:
             server = answering_server(client)
-            return bypass_diff(server, requests, choose_method(method, server, requests), TOLERANCE, step=step)
+            return bypass_diff(server, requests, choose_method(method, server, requests), TOLERANCE, **more)
 
     return of
 
@@ -263,6 +265,26 @@ def test_small_differences_are_held_against_the_servers_own(
         assert "0.2 nats off, its own entries give 0" in found.why
 
 
+@pytest.mark.parametrize(
+    ("old", "changes", "verdict"),
+    [
+        (0.2, {}, "cache implicated"),  # what filled the cache computes alike, but for the weights
+        (0.2, {"engine.accelerator": "A100"}, "cannot tell"),
+        (0.2, {"engine.accelerator": FORGET}, "cannot tell"),
+        (0.2, {"cache.serde": "cachegen"}, "cannot tell"),
+        (0.01, {}, "cache not implicated"),
+    ],
+)
+def test_entries_of_a_worker_that_computes_alike_are_no_further_off(
+    diff: Diff, old: float, changes: dict[str, Any], verdict: str
+) -> None:
+    toy = Toy(old=old)
+    toy.cached = {json.dumps(["once upon a time", None, None])}
+    packed = {name: value for name, value in changes.items() if name == "cache.serde"}
+    same = alike(clean(changes), clean(packed))
+    assert diff(toy, COMPLETION, held=False, step=0.016, alike=same).verdict == verdict
+
+
 def test_a_salt_that_the_key_does_not_hold_is_no_way_round(diff: Diff) -> None:
     toy = Toy(ignores=("cache_salt",))
     toy.cached = {json.dumps([prompt, None, None]) for prompt in "ab"}
@@ -449,7 +471,8 @@ def test_another_server_is_no_witness(run: Run, manifest: MakeManifest, tmp_path
         call = ("bypass", "--endpoint", url, "--requests", "requests.jsonl", "--manifest", named, "-o", "found.json")
         ran = run(*call)
     assert (ran.code, "is not the deployment in new.yaml" in ran.err) == (3, True), ran.err
-    assert json.loads((tmp_path / "found.json").read_text())["state"] == "not-run"
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert (found["state"], "the server is not the deployment" in found["reason"]) == ("not-run", True)
     with running(Toy(None, held=True)) as url:  # a gateway
         ran = run("bypass", "--endpoint", url, *call[3:], "--method", "cache-salt")
     assert ran.code == 0, ran.err
