@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,13 @@ def probe_outputs(given: Sequence[str] | None) -> tuple[str, Path | None]:
         else:
             raise UsageError(f"{text!r} is not one of text, json and FILE.json, once each", where="-o")
     return form or "text", target
+
+
+def as_words(given: Mapping[str, object]) -> list[str]:
+    """Return options as words of a command that repeats it; what was not given is left out."""
+    said = {option: value for option, value in given.items() if value is not None}
+    told = {option: f"{value:g}" if isinstance(value, float) else str(value) for option, value in said.items()}
+    return [word for pair in told.items() for word in pair]
 
 
 def finite(value: float, option: str) -> float:

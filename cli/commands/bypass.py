@@ -73,7 +73,7 @@ def bypass(
     from kvgate.cli.formats.page import Page
     from kvgate.cli.listing import as_json
     from kvgate.cli.output import refuse_overwriting
-    from kvgate.cli.probing import begin_asking, finite, manifests_of, probe_outputs, write_evidence
+    from kvgate.cli.probing import as_words, begin_asking, finite, manifests_of, probe_outputs, write_evidence
     from kvgate.cli.progress import shown
     from kvgate.probes.bypass.diff import bypass_diff
     from kvgate.probes.bypass.evidence import bypass_evidence
@@ -88,7 +88,9 @@ def bypass(
     new, before = manifests_of(manifest, old, target)
     key = api_key(api_key_env)
     client = open_client(endpoint, key, seconds)
-    command = shlex.join(["kvgate", "bypass", "--endpoint", client.url, "--requests", str(requests)])
+    given = {"--manifest": manifest, "--old": old, "--api-key-env": api_key_env, "--tolerance": tolerance}
+    words = ["kvgate", "bypass", "--endpoint", client.url, "--requests", str(requests), *as_words(given)]
+    command = shlex.join(words)
     missing = {}
     if target is not None:
         refuse_overwriting([target], [requests, *(Path(one.source) for one in (new, before) if one is not None)])
@@ -105,8 +107,7 @@ def bypass(
         )
     if target is not None and new is not None:
         tools = {"kvgate": __version__} | ({server.engine: server.version or ""} if server.engine else {})
-        given = "" if tolerance is None else f" --tolerance {tolerance:g}"
-        command = f"{command} --method {found.method}{given}"
+        command = f"{command} --method {found.method}"
         write_evidence(target, bypass_evidence(found, new, before, missing=missing, tools=tools, command=command))
     if quiet:
         console.emit(f"{found.verdict}\n")

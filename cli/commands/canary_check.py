@@ -56,7 +56,7 @@ def check_canaries(
     from kvgate.cli.formats.privacy import Veil
     from kvgate.cli.listing import as_json
     from kvgate.cli.output import refuse_overwriting
-    from kvgate.cli.probing import begin_evidence, finite, manifests_of, probe_outputs, write_evidence
+    from kvgate.cli.probing import as_words, begin_evidence, finite, manifests_of, probe_outputs, write_evidence
     from kvgate.cli.progress import shown
     from kvgate.corpora.files import open_regular
     from kvgate.probes.canary.echoes import check_echoes
@@ -67,6 +67,7 @@ def check_canaries(
     finite(allow_missing, "--allow-missing")
     new, _ = manifests_of(manifest, None, target)
     words = ["kvgate", "canary", "check", str(canaries), responses, "--allow-missing", f"{allow_missing:g}"]
+    words += as_words({"--manifest": manifest})
     command = shlex.join(words)
     if target is not None and new is not None:
         refuse_overwriting([target], [canaries, Path(responses), Path(new.source)])

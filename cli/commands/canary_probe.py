@@ -79,7 +79,7 @@ def probe_isolation(
     from kvgate.cli.formats.page import Page
     from kvgate.cli.listing import as_json
     from kvgate.cli.output import refuse_overwriting
-    from kvgate.cli.probing import begin_asking, manifests_of, probe_outputs, write_evidence
+    from kvgate.cli.probing import as_words, begin_asking, manifests_of, probe_outputs, write_evidence
     from kvgate.cli.progress import shown
     from kvgate.probes.canary import probe
     from kvgate.probes.canary.evidence import isolation_evidence
@@ -100,19 +100,11 @@ def probe_isolation(
         raise UsageError("both tenants have one key", where="--other-api-key-env")
     # One connection for both, where one key does for both: another one may lead to another replica.
     clients = [open_client(endpoint, key, seconds) for key in dict.fromkeys(keys)]
-    how = ["--other-api-key-env", other_api_key_env] if other_api_key_env else ["--field", field]
-    told = [
-        "--api",
-        api,
-        *(["--words", str(words)] if words else []),
-        "--settle",
-        f"{settle:g}",
-        "--tries",
-        str(tries),
-        *how,
-        *(["--model", model] if model else []),
-    ]
-    command = shlex.join(["kvgate", "canary", "probe", "--endpoint", clients[0].url, *told])
+    by_field = None if other_api_key_env else field
+    told = {"--api": api, "--words": words, "--settle": settle, "--tries": tries, "--model": model}
+    told |= {"--field": by_field, "--api-key-env": api_key_env, "--other-api-key-env": other_api_key_env}
+    told |= {"--manifest": manifest}
+    command = shlex.join(["kvgate", "canary", "probe", "--endpoint", clients[0].url, *as_words(told)])
     missing = {"stored late": f"what a store keeps later than {settle:g} s after a request"}
     if new is not None:
         refuse_overwriting([] if target is None else [target], [Path(new.source)])

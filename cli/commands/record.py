@@ -92,7 +92,7 @@ def verify_record(
 
     Examples:
       kvgate record verify record.json
-      kvgate record verify record.json --endpoint http://127.0.0.1:8000 --unasked cache.namespace
+      kvgate record verify record.json --endpoint http://127.0.0.1:8000 --unasked untold
     """
     from kvgate.cli import console
     from kvgate.cli.listing import json_wanted
