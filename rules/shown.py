@@ -35,6 +35,7 @@ class Shown(DataModel):
     )
     differences: list[str] | None = Field(default=None, description="dimensions whose difference was really there")
     prompts: int | None = Field(default=None, description="how many were asked")
+    tokens: int | None = Field(default=None, description="how long the longest of them was")
 
 
 def lacks(proof: Shown | None, refutation: Shown | None) -> str | None:
@@ -51,12 +52,14 @@ def lacks(proof: Shown | None, refutation: Shown | None) -> str | None:
         return "stand-ins answered, and the refutation is one by the deployments' own weights, or does not say"
     if _rank(get_args(Ran), has.ran) < _rank(get_args(Ran), wanted.ran or "servers"):
         return f"{_WHAT_RAN[has.ran]} ran, and for the refutation {_WHAT_RAN[wanted.ran]}"
-    if wanted.differences is None or wanted.prompts is None:
+    if wanted.differences is None or wanted.prompts is None or wanted.tokens is None:
         return "the refutation does not say what differed and how much was asked"
     if missing := sorted(set(wanted.differences) - set(has.differences or ())):
         return f"{', '.join(missing)} did not differ in it"
     if (has.prompts or 0) < wanted.prompts:
         return f"{has.prompts or 0} prompts were asked, and {wanted.prompts} for the refutation"
+    if (has.tokens or 0) < wanted.tokens:
+        return f"prompts had {has.tokens or 0:,} tokens, and {wanted.tokens:,} for the refutation (--prompt-tokens)"
     return None
 
 

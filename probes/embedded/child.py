@@ -46,4 +46,5 @@ class Child(ChildProcess):
     def clear(self) -> None:
         """Remove every store; models are kept."""
         for folder in self.scratch.glob("*"):
-            shutil.rmtree(folder, ignore_errors=True)
+            if folder.name != "torch":  # its own
+                shutil.rmtree(folder, ignore_errors=True)

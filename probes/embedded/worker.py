@@ -30,6 +30,9 @@ _TOP = 8
 def main() -> None:
     """Serve requests until there are no more."""
     memory, lifeline, scratch = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+    for name in ("TMPDIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):  # torch leaves a folder behind
+        os.environ[name] = str(scratch / "torch")
+    (scratch / "torch").mkdir()
     threading.Thread(target=_until_it_closes, args=(lifeline, scratch), daemon=True).start()
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="ascii")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is no answer

@@ -118,6 +118,7 @@ def _shown(rehearsal: Rehearsal, backend: str, of: Sequence[Entries]) -> Shown |
         ran=_RAN.get(ground.procedure, "model" if backend == "embedded" else "engine"),
         differences=sorted(rehearsal.staged),
         prompts=rehearsal.asked,
+        tokens=rehearsal.longest,
     )
 
 

@@ -66,6 +66,7 @@ class Observed:
         because: dimensions that the claim rests on.
         torn: in front of torn entries; ``None`` where that was not asked for.
         compared: tokens of the longest prompt whose stored KV was held against computed KV.
+        longest: tokens of the longest prompt, a second turn aside.
 
     """
 
@@ -86,6 +87,7 @@ class Observed:
     because: tuple[str, ...] = ()
     torn: Torn | None = None
     compared: int = 0
+    longest: int = 0
 
     @property
     def planted(self) -> set[str]:
@@ -135,6 +137,7 @@ def judge(old: Manifest, new: Manifest, observed: Observed) -> Rehearsal:
         observed.because,
         NOT_RUN if observed.torn is None else _torn(observed.torn, observed.lacking),
         observed.compared,
+        observed.longest,
     )
 
 

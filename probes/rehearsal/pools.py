@@ -98,6 +98,7 @@ def _all(pairs: Sequence[_Pair]) -> Rehearsal:
         staged={name: why for name, why in worst.seen.staged.items() if all(name in seen.staged for seen in every)},
         missing={name: why for seen in every for name, why in seen.missing.items()} | apart,
         asked=min(seen.asked for seen in every),
+        longest=min(seen.longest for seen in every),
         of=tuple(one for one in worst.seen.of if all(one in seen.of for seen in every)),
         because=tuple(dict.fromkeys(one for seen in every for one in seen.because)),
     )

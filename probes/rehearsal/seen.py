@@ -92,6 +92,7 @@ class Rehearsal:
         of: which entries were read wrongly where it is refuted, and all rightly where it is proved.
         because: dimensions that make the manifests ask for separation.
         compared: tokens of the longest prompt whose stored KV was held against computed KV.
+        longest: tokens of the longest prompt, a second turn aside.
 
     """
 
@@ -112,3 +113,4 @@ class Rehearsal:
     because: tuple[str, ...] = ()
     torn: Part = NOT_RUN
     compared: int = 0
+    longest: int = 0

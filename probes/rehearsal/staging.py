@@ -158,6 +158,7 @@ class _Stage:
             because=self._asks.because,
             torn=torn,
             compared=self._compared,
+            longest=longest,
         )
         return judge(self._old, self._new, observed)
 

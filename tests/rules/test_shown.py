@@ -125,6 +125,7 @@ _ANY = st.builds(
     ran=st.sampled_from([None, *get_args(Ran)]),
     differences=st.one_of(st.none(), st.lists(st.sampled_from(["weights", "adapters"]), unique=True)),
     prompts=st.one_of(st.none(), st.integers(0, 3)),
+    tokens=st.one_of(st.none(), st.integers(0, 3)),
 )
 
 
@@ -136,7 +137,13 @@ def test_a_proof_that_says_less_answers_no_more(proof: Shown, wanted: Shown, fie
 
 
 _FULL = Shown(
-    where="scratch", of=[*ENTRIES], model="real", ran="servers", differences=["adapters", "weights"], prompts=9
+    where="scratch",
+    of=[*ENTRIES],
+    model="real",
+    ran="servers",
+    differences=["adapters", "weights"],
+    prompts=9,
+    tokens=600,
 )
 
 
@@ -149,6 +156,7 @@ _FULL = Shown(
         ({"ran": "launch-files"}, "the engine by its launch files ran, and for the refutation servers"),
         ({"differences": ["weights"]}, "adapters did not differ in it"),
         ({"prompts": 8}, "8 prompts were asked, and 9 for the refutation"),
+        ({"tokens": 599}, "prompts had 599 tokens, and 600 for the refutation"),
         ({"where": "service"}, "another place"),
     ],
 )
