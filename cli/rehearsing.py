@@ -112,7 +112,7 @@ def make_backend(
 
 
 def _embedded(old: Manifest, new: Manifest, folders: Folders | None, options: Options) -> Callable[[], Backend]:
-    _need_torch("--backend embedded")
+    _need("torch", "rehearse", "--backend embedded")
     from kvgate.probes.embedded.backend import EmbeddedBackend
 
     return lambda: EmbeddedBackend(old, new, folders=folders, device=options.device)
@@ -126,7 +126,9 @@ def _vllm(old: Manifest, new: Manifest, folders: Folders | None, options: Option
     from kvgate.probes.engines.backend import VllmBackend
     from kvgate.probes.engines.installation import Installation
 
-    _need_torch("--backend vllm")  # to write stand-ins
+    _need("torch", "rehearse", "--backend vllm")  # to write stand-ins
+    if any("redis" in str(side.value("cache.location")).partition("://")[0] for side in (old, new)):
+        _need("redis", "redis", "--backend vllm, in front of a Redis")
     found = shutil.which("redis-server") if options.redis is None else str(options.redis)
     redis = None if found is None else Path(found)
 
@@ -154,11 +156,11 @@ def _endpoint(old: Manifest, new: Manifest, _folders: Folders | None, options: O
     return lambda: EndpointBackend(old, new, urls, key=options.key, seconds=options.seconds, settles=options.settle)
 
 
-def _need_torch(where: str) -> None:
+def _need(package: str, extra: str, where: str) -> None:
     import importlib.util
 
-    if importlib.util.find_spec("torch") is None:
-        raise UsageError("needs torch", where=where, hint="pip install 'kvgate[rehearse]'")
+    if importlib.util.find_spec(package) is None:
+        raise UsageError(f"needs {package}", where=where, hint=f"pip install 'kvgate[{extra}]'")
 
 
 def _need_vllm(python: Path | None, folders: tuple[Path, ...], where: str) -> None:

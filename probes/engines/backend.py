@@ -79,8 +79,9 @@ class VllmBackend:
         child: Child | None = None,
     ) -> None:
         self._old, self._new = old, new
-        for side in (old, new):
-            kind_of(side)  # what cannot be, is said before anything is started
+        for side in (old, new):  # what cannot be, is said before anything is started
+            if kind_of(side) == "redis":
+                redis_of(installation.redis)
         self._installations = {False: installation, True: old_installation or installation}
         self._several = old_installation is not None
         self._folders, self._launched = folders, launches is not None

@@ -31,6 +31,7 @@ _REFUSED = (
     *("kv_events_config", "ec_transfer_config", "weight_transfer_config", "nnodes", "data_parallel_address"),
 )
 _SHARED = "/dev/shm/"  # noqa: S108 - where it lies
+_BEGUN = time.time()
 _TOP = 8
 _SECONDS = 30.0
 
@@ -89,8 +90,14 @@ def _shared(family: set[int]) -> set[str]:
         return set()
     found -= _mapped(_processes().keys() - family)
     with contextlib.suppress(OSError):
-        return {entry.path for entry in os.scandir(_SHARED) if entry.inode() in found}
+        return {entry.path for entry in os.scandir(_SHARED) if entry.inode() in found and _own(entry)}
     return set()
+
+
+def _own(entry: os.DirEntry[str]) -> bool:
+    """Whether this program may have made a file: not somebody else, and not before it was there."""
+    made = entry.stat(follow_symlinks=False)
+    return made.st_uid == os.getuid() and made.st_ctime >= _BEGUN
 
 
 def _mapped(processes: Iterable[int]) -> set[int]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from kvgate.cli.launch_files import read_launch_file
 from kvgate.rules.errors import InputError
 from tests.cli.conftest import in_process
 from tests.probes.rehearsal.pairs import adapter, deployment
+from tests.rules.clean import data
 
 _LINE = "vllm serve acme/support-8b --dtype bfloat16 --block-size 32"
 _SERVED: dict[str, Any] = {
@@ -97,3 +100,15 @@ def test_an_interpreter_without_vllm_is_said_before_anything_is_read(
     ran = in_process("rehearse", side, side, "--backend", "vllm", *good, option, value, "-o", str(tmp_path / "e.json"))
     assert (ran.code, why in ran.err, option in ran.err) == (2, True, True), ran.err
     assert not (tmp_path / "e.json").exists()
+
+
+def test_a_package_that_is_missing_is_said_before_anything_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *_: None if name == "redis" else found(name, *_))
+    (tmp_path / "vllm.py").touch()
+    (tmp_path / "side.yaml").write_text(yaml.safe_dump(data({"cache.location": "redis://cache-1:6379/0"})))
+    side = str(tmp_path / "side.yaml")
+    ran = in_process("rehearse", side, side, "--backend", "vllm", "--engine-path", str(tmp_path), "-q")
+    assert (ran.code, "kvgate[redis]" in ran.err) == (2, True), ran.err

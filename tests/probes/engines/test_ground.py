@@ -144,3 +144,8 @@ def test_stand_ins_and_other_devices_speak_for_nobody() -> None:
 def test_what_cannot_be_is_said_before_anything_is_started(change: dict[str, Any], why: str) -> None:
     with pytest.raises(CannotStageError, match=why):
         _ground(change, change, program=cast("_Program", None))
+
+
+def test_a_store_in_a_redis_takes_one_that_can_be_started() -> None:
+    with pytest.raises(CannotStageError, match="redis-server"):
+        _ground({}, {"cache.location": "redis://cache-1:6379/0"}, program=cast("_Program", None))
