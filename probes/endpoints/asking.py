@@ -39,11 +39,13 @@ class Asked:
         """Have a prompt answered without them.
 
         Raises:
-            CannotStageError: something was read all the same.
+            CannotStageError: something was read all the same, or nobody knows.
 
         """
         request = self._request(prompt, None, tokens)
         found = self._generation(self._answer(self._bypass(request).bypassing, request))
+        if found.cached is None:
+            raise CannotStageError(f"{self.name} does not say how many tokens came from the store")
         if found.cached:
             raise CannotStageError(f"{self.name} reads {found.cached} cached tokens although it is asked not to")
         return found
