@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvgate.rules.errors import InputError
+from kvgate.rules.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -44,7 +44,7 @@ def find_checkpoints(
     old: Manifest,
     new: Manifest,
     given: tuple[Path | None, Path | None],
-    adapters: Sequence[Path] = (),
+    adapters: Sequence[str] = (),
     *,
     must: bool,
     progress: Progress,
@@ -55,12 +55,14 @@ def find_checkpoints(
         old: one side.
         new: the other.
         given: checkpoints that lie elsewhere than ``model.id`` says.
-        adapters: those that lie elsewhere than their manifests say; whose each is, its bytes say.
+        adapters: ``NAME=FOLDER`` of those that lie elsewhere than their manifests say; where both sides have one of
+            that name, its bytes say whose it is.
         must: whether nothing else may answer.
         progress: told how much was hashed.
 
     Raises:
-        InputError: the real model was asked for, and cannot answer; a folder is no adapter of these deployments.
+        InputError: the real model was asked for, and cannot answer; a folder holds no adapter of that name.
+        UsageError: an adapter is not given as ``NAME=FOLDER``.
 
     """
     from kvgate.probes.embedded.backend import Folders
@@ -69,8 +71,9 @@ def find_checkpoints(
     told = [folder or Path(str(side.value("model.id"))) for side, folder in sides]
     places = [folder.resolve() for folder in told]
     named = [one for side, _ in sides for one in _adapters(side)]
-    stamps = _stamps((*places, *(one.place for one in named), *(folder.resolve() for folder in adapters)))
-    elsewhere = _recognised(adapters, named)
+    folders = [_pair(text) for text in adapters]
+    stamps = _stamps((*places, *(one.place for one in named), *(folder for _, folder in folders)))
+    elsewhere = _recognised(folders, named)
     for (side, folder), place, called in zip(sides, places, told, strict=True):
         why = _why_not(side, place, elsewhere, progress)
         if why is not None and (must or folder is not None or adapters):
@@ -101,22 +104,30 @@ def _adapters(side: Manifest) -> list[_Adapter]:
     ]
 
 
-def _recognised(folders: Iterable[Path], named: Iterable[_Adapter]) -> dict[str, Path]:
+def _pair(text: str) -> tuple[str, Path]:
+    name, equals, folder = text.partition("=")
+    if not (name and equals and folder):
+        raise UsageError(f"{text!r} is not NAME=FOLDER", where="--adapter")
+    return name, Path(folder).resolve()
+
+
+def _recognised(folders: Iterable[tuple[str, Path]], named: Iterable[_Adapter]) -> dict[str, Path]:
     """Return folders by the digests of the adapters that they hold.
 
     Raises:
-        InputError: one holds none of those.
+        InputError: one holds none of that name.
 
     """
     from kvgate.weights.adapters import fingerprint_adapter
 
-    known = {one.digest for one in named}
+    known = {(one.name, one.digest) for one in named}
     found = {}
-    for folder in folders:
+    for name, folder in folders:
         digest = fingerprint_adapter(folder).digest
-        if digest not in known:
-            raise InputError("holds no adapter of either manifest", where=str(folder), hint="capture it again")
-        found[digest] = folder.resolve()
+        if (name, digest) not in known:
+            why = f"does not hold the bytes that either manifest has for {name!r}"
+            raise InputError(why, where=str(folder), hint="capture it again")
+        found[digest] = folder
     return found
 
 
@@ -138,12 +149,13 @@ def _why_not(side: Manifest, folder: Path, elsewhere: Mapping[str, Path], progre
     for one in _adapters(side):
         if one.digest in elsewhere:
             continue
+        way = f"(--adapter {one.name}=FOLDER)"
         try:
             found = fingerprint_adapter(one.place).digest
         except InputError as error:
-            return f"the adapter {one.name!r}: {error} (--adapter FOLDER)"
+            return f"the adapter {one.name!r}: {error} {way}"
         if found != one.digest:
-            return f"the adapter {one.name!r}: {one.place} does not hold the bytes of {side.source} (--adapter FOLDER)"
+            return f"the adapter {one.name!r}: {one.place} does not hold the bytes of {side.source} {way}"
     return None
 
 

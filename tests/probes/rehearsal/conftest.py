@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -18,11 +19,16 @@ SMALL = Size(corpus=1, decidable=1, tokens=4)
 
 
 @pytest.fixture(scope="session")
-def child() -> Iterator[Child]:
-    """The process, with no model in it yet."""
-    running = Child()
+def child(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
+    """The process, with no model in it yet; when all is over it has left nothing behind."""
+    scratch = tmp_path_factory.mktemp("scratch")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(tempfile, "tempdir", str(scratch))
+        patched.setenv("TMPDIR", str(scratch))
+        running = Child()
     yield running
     running.close()
+    assert list(scratch.iterdir()) == []
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 
 from kvgate.cli.commands.stored import Stored
 from kvgate.cli.rehearsal_models import find_checkpoints
-from kvgate.rules.errors import InputError
+from kvgate.rules.errors import InputError, UsageError
 from kvgate.rules.manifest import Manifest
 from kvgate.rules.progress import silent
 from kvgate.weights.adapters import fingerprint_adapter
@@ -73,17 +73,21 @@ def test_an_adapter_of_other_bytes_does_not_answer(tmp_path: Path) -> None:
 
 def test_an_adapter_that_lies_elsewhere_is_known_by_its_bytes(tmp_path: Path) -> None:
     one, two = (_made(tmp_path / name, seed) for seed, name in enumerate("ab"))
-    manifests = [_manifest(folder) for folder in (one, two)]
+    manifests = _manifest(one), _manifest(two)
     moved = [folder.rename(tmp_path / name) for folder, name in ((one / "adapter", "v1"), (two / "adapter", "v2"))]
+    given = [f"billing={folder}" for folder in moved]
     assert find_checkpoints(*manifests, (None, None), must=False, progress=silent)[0] is None
-    found, _ = find_checkpoints(*manifests, (None, None), moved[::-1], must=False, progress=silent)
+    found, _ = find_checkpoints(*manifests, (None, None), given[::-1], must=False, progress=silent)
     assert found is not None
     assert found.folders.adapters == {fingerprint_adapter(folder).digest: folder for folder in moved}
     assert found.written_to() is None
     (moved[0] / "adapter_config.json").write_text("{}")
     assert found.written_to() == str(moved[0] / "adapter_config.json")
     (moved[0] / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 4, "lora_alpha": 8}))
-    with pytest.raises(InputError, match="--adapter FOLDER"):
-        find_checkpoints(*manifests, (None, None), moved[:1], must=False, progress=silent)
-    with pytest.raises(InputError, match="no adapter of either manifest"):
-        find_checkpoints(manifests[0], manifests[0], (None, None), moved[1:], must=False, progress=silent)
+    with pytest.raises(InputError, match="--adapter billing=FOLDER"):
+        find_checkpoints(*manifests, (None, None), given[:1], must=False, progress=silent)
+    for wrong in (given[1:], [f"other={moved[0]}"]):
+        with pytest.raises(InputError, match="does not hold the bytes that either manifest has for"):
+            find_checkpoints(manifests[0], manifests[0], (None, None), wrong, must=False, progress=silent)
+    with pytest.raises(UsageError, match="not NAME=FOLDER"):
+        find_checkpoints(*manifests, (None, None), [str(moved[0])], must=False, progress=silent)
