@@ -96,9 +96,8 @@ def mint_canaries(
         console.emit(f"{len(markers):,} references\n")
         place = markers[0].position
         if place is None:
-            console.say(
-                "note: nobody has looked whether they stand in what is cached, so `canary check` can prove nothing: --block-size"
-            )
+            unseen = "nobody has looked whether they stand in what is cached"
+            console.say(f"note: {unseen}, so `canary check` can prove nothing: --block-size")
         else:
             where = f"tokens {place.first} to {place.end - 1}, blocks {place.blocks[0]} to {place.blocks[1]}"
             console.emit(f"the first stands in {where}; {place.cached_blocks} blocks are cached\n")
