@@ -56,14 +56,19 @@ def _until_it_closes(lifeline: int, scratch: Path) -> None:
 def _leave(scratch: Path) -> None:
     """End this process and all that it has started, and remove what they wrote once nobody writes any more."""
     group = os.getpgrp()
-    shared = _shared({pid for pid, (_, its) in _processes().items() if its == group})
-    if os.fork() == 0:
-        os.setsid()
+    shared: set[str] = set()
+    with contextlib.suppress(Exception):  # whatever cannot be told of it, all must end
+        shared = _shared({pid for pid, (_, its) in _processes().items() if its == group})
+    try:
+        if os.fork() == 0:
+            os.setsid()
+            os.killpg(group, signal.SIGKILL)
+            _unlink(shared)
+            shutil.rmtree(scratch, ignore_errors=True)
+            os._exit(0)
+        signal.pause()
+    finally:
         os.killpg(group, signal.SIGKILL)
-        _unlink(shared)
-        shutil.rmtree(scratch, ignore_errors=True)
-        os._exit(0)
-    signal.pause()
 
 
 def _processes() -> dict[int, tuple[int, int]]:
