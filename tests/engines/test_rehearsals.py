@@ -7,7 +7,10 @@ reports in which a real engine read it.
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,10 +22,11 @@ from kvgate.probes.embedded.child import Child
 from kvgate.probes.engines import backend
 from kvgate.probes.engines.installation import Installation
 from kvgate.probes.engines.program import Program
-from tests.cli.conftest import Ran, in_process
+from tests.cli.conftest import COMMAND, Ran, in_process
 from tests.probes.rehearsal.pairs import BASE, HALF, MOVED, ROLLED, TENANTS, WEIGHTS, adapter
 from tests.rules.clean import data
 
+from .servers import until
 from .test_stores import IMAGE, transfer, write_model
 
 Changes = dict[str, Any]
@@ -235,3 +239,44 @@ def test_an_override_in_the_launch_line_makes_old_entries_stale(rehearsed: Rehea
     assert (seen.ran.code, seen.state(), seen.mistakes) == (10, "refuted", ("namespace-not-rolled",)), seen.ran.err
     assert seen.parts == (("held", FILED, 2), ("failed", FILED, 2), ("held", FILED, 0))
     assert list(tmp_path.glob("kv*")) == []  # where it stores in earnest
+
+
+def processes_that_store_in(scratch: Path) -> set[int]:
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if f"TMPDIR={scratch}".encode() in (process / "environ").read_bytes():
+                found.add(int(process.name))
+    return found
+
+
+def test_two_at_once_leave_each_other_alone_and_a_killed_one_leaves_nothing(
+    engine: tuple[str, ...], rehearsed: Rehearse, tmp_path: Path
+) -> None:
+    """The other one is a process of its own, with servers and engines beneath it when it is killed."""
+    scratch, elsewhere = tmp_path / "scratch", tmp_path / "elsewhere"
+    scratch.mkdir()
+    elsewhere.mkdir()
+    row = ROWS["other weights, redis"]
+    pair = written(elsewhere, row.old, {**row.old, **row.new})
+    other = subprocess.Popen(
+        [*COMMAND, "rehearse", *pair, *engine, "--evaluate", "256", "-o", "seen.json"],
+        cwd=elsewhere,
+        env={**os.environ, "TMPDIR": str(scratch)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        until(lambda: bool(list(scratch.glob("kvgate-rehearsal-*/new-*"))), elsewhere / "seen.json")
+        seen = rehearsed(*written(tmp_path, row.old, {**row.old, **row.new}))
+        beneath = processes_that_store_in(scratch)
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+    assert (seen.state(), seen.parts) == (row.state, row.parts)
+    assert len(beneath) >= len(("itself", "vLLM", "an engine", "LMCache", "Redis", "what writes stand-ins"))
+    until(lambda: not processes_that_store_in(scratch), elsewhere / "seen.json")
+    until(lambda: not list(scratch.iterdir()), elsewhere / "seen.json")
+    left = json.loads((elsewhere / "seen.json").read_text())
+    assert (left["kind"], left["state"]) == ("isolation", "not-run")
