@@ -1,28 +1,18 @@
-"""What ``kvgate rehearse`` writes: evidence, what makes it again, and what of earlier evidence it answers."""
+"""What ``kvgate rehearse`` writes: where evidence goes, what makes it again, and what it must not write over."""
 
 from __future__ import annotations
 
 import inspect
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kvgate.rules.evidence import Evidence
     from kvgate.rules.manifest import Manifest
 
 _SIDES = ("old", "new")
 _SHOWN = ("output", "quiet", "no_color", "debug")  # what is written and how, which changes nothing that is seen
-
-
-@dataclass(frozen=True)
-class Earlier:
-    """A refutation that was made before, and where it was read."""
-
-    file: str
-    evidence: Evidence
 
 
 def command_of(command: Callable[..., int], given: Mapping[str, Any]) -> str:
@@ -75,37 +65,3 @@ def refuse_losing(paths: Iterable[Path], old: Manifest, new: Manifest) -> None:
                 where=str(path),
                 hint=f"write to another file: -o OTHER.json --supersedes {shlex.quote(str(path))}",
             )
-
-
-def earlier_refutations(files: Iterable[Path], old: Manifest, new: Manifest) -> list[Earlier]:
-    """Read the refutations that a rehearsal is to answer.
-
-    Raises:
-        InputError: one cannot be read, is no refutation that a rehearsal could answer, or is about other deployments.
-
-    """
-    from kvgate.inputs import load_evidence
-    from kvgate.rules.errors import InputError
-
-    found = []
-    for evidence, file, _ in load_evidence(files):
-        if evidence.state != "refuted" or evidence.kind not in ("isolation", "kv-equivalence"):
-            raise InputError(
-                f"is {evidence.kind} evidence that is {evidence.state}: nothing that a rehearsal answers",
-                where=file,
-                hint="name the evidence of the rehearsal that was refuted",
-            )
-        if not evidence.speaks_against(old, new):
-            raise InputError(
-                f"is about other deployments than {old.source} and {new.source}: nothing of theirs is refuted by it",
-                where=file,
-                hint="leave it out",
-            )
-        found.append(Earlier(file, evidence))
-    return found
-
-
-def answers(found: Sequence[Evidence], earlier: Iterable[Earlier]) -> list[tuple[str, str | None]]:
-    """Say of each earlier refutation, by its file, why it is not answered; ``None`` where it is."""
-    of_kind = {one.kind: one for one in found}
-    return [(one.file, of_kind[one.evidence.kind].why_no_answer(one.evidence)) for one in earlier]

@@ -153,6 +153,11 @@ class Evidence(DataModel):
             return f"it is evidence of {self.kind}, and that is of {refutation.kind}"
         if self.state != "proved":
             return f"it is {self.state}"
+        if self.kind == "bypass-diff":
+            asked = [sum(one.coverage.examined.values()) for one in (self, refutation)]
+            return (
+                f"{asked[0]} requests were compared, and {asked[1]} for the refutation" if asked[0] < asked[1] else None
+            )
         return lacks(self.shown, refutation.shown) if self.kind in _TESTS else None
 
 
@@ -206,12 +211,15 @@ def _contradicting(subject: Subject | None, manifest: Manifest | None) -> list[s
 def refutations(evidence: Sequence[Evidence], old: Manifest | None, new: Manifest) -> list[Evidence]:
     """Return what speaks against these deployments and is not answered, by name, by a bound proof of its kind."""
     against = [item for item in evidence if item.speaks_against(old, new)]
-    proofs = [item for item in evidence if item.supersedes and item.supports(old, new)] if against else []
-    return [item for item in against if not any(_answers(proof, item) for proof in proofs)]
+    proofs = [item for item in evidence if item.supersedes] if against else []
+    return [item for item in against if not any(_answers(proof, item, old, new) for proof in proofs)]
 
 
-def _answers(proof: Evidence, refutation: Evidence) -> bool:
-    return refutation.digest in proof.supersedes and proof.why_no_answer(refutation) is None
+def _answers(proof: Evidence, refutation: Evidence, old: Manifest | None, new: Manifest) -> bool:
+    if refutation.digest not in proof.supersedes or proof.why_no_answer(refutation) is not None:
+        return False
+    # What was found of the new deployment alone is answered by what is found of it alone.
+    return proof.supports(old, new) or (refutation.old is None and proof.supports(None, new))
 
 
 def failed_answers(refutation: Evidence, evidence: Sequence[Evidence]) -> list[str]:

@@ -47,6 +47,13 @@ def bypass(
     ] = None,
     seconds: AnswerSeconds = 60,
     api_key_env: ApiKeyEnv = None,
+    supersedes: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Evidence of a bypass that implicated the cache, and that this one answers. Repeatable.",
+        ),
+    ] = None,
     output: EvidenceOutput = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the verdict alone.")] = False,
     no_color: NoColor = False,
@@ -69,6 +76,7 @@ def bypass(
 
     from kvgate import __version__
     from kvgate.cli import console
+    from kvgate.cli.answering import answers, earlier_refutations
     from kvgate.cli.formats.bypass import bypass_data, bypass_page
     from kvgate.cli.formats.page import Page
     from kvgate.cli.listing import as_json
@@ -82,18 +90,24 @@ def bypass(
     from kvgate.probes.bypass.tolerance import step_of, tolerance_of
     from kvgate.probes.completions.requests import read_requests
     from kvgate.probes.completions.server import answering_server, open_client
+    from kvgate.rules.errors import UsageError
 
     form, target = probe_outputs(output)
     allowed = None if tolerance is None else finite(tolerance, "--tolerance")
     new, before = manifests_of(manifest, old, target)
+    if new is None and supersedes:
+        raise UsageError("an answer is evidence about a deployment", where="--supersedes", hint="--manifest MANIFEST")
+    earlier = [] if new is None else earlier_refutations(supersedes or (), ("bypass-diff",), before, new)
     key = api_key(api_key_env)
     client = open_client(endpoint, key, seconds)
     given = {"--manifest": manifest, "--old": old, "--api-key-env": api_key_env, "--tolerance": tolerance}
     words = ["kvgate", "bypass", "--endpoint", client.url, "--requests", str(requests), *as_words(given)]
+    words += [word for one in earlier for word in ("--supersedes", one.file)]
     command = shlex.join(words)
     missing = {}
     if target is not None:
-        refuse_overwriting([target], [requests, *(Path(one.source) for one in (new, before) if one is not None)])
+        inputs = [*(one.source for one in (new, before) if one is not None), *(one.file for one in earlier)]
+        refuse_overwriting([target], [requests, *map(Path, inputs)])
     if new is not None:
         missing = begin_asking(target, "bypass-diff", new, before, endpoint=endpoint, key=key, command=command)
     asked = read_requests(requests)
@@ -108,7 +122,11 @@ def bypass(
     if target is not None and new is not None:
         tools = {"kvgate": __version__} | ({server.engine: server.version or ""} if server.engine else {})
         command = f"{command} --method {found.method}"
-        write_evidence(target, bypass_evidence(found, new, before, missing=missing, tools=tools, command=command))
+        evidence = bypass_evidence(found, new, before, missing=missing, tools=tools, command=command)
+        answered = [one.evidence.digest for one in earlier if evidence.why_no_answer(one.evidence) is None]
+        write_evidence(target, evidence.model_copy(update={"supersedes": answered}))
+        for file, why in answers([evidence], earlier):
+            console.say(f"answers {file}" if why is None else f"does not answer {file}: {why}")
     if quiet:
         console.emit(f"{found.verdict}\n")
     elif form == "json":

@@ -64,10 +64,10 @@ def rehearse(
         Path | None, typer.Option(metavar="FOLDER", help="NEW's checkpoint. [default: model.id]", show_default=False)
     ] = None,
     adapter: Annotated[
-        list[Path] | None,
+        list[str] | None,
         typer.Option(
-            metavar="FOLDER",
-            help="An adapter that is not where its manifest says; its bytes say whose it is. Repeatable.",
+            metavar="NAME=FOLDER",
+            help="An adapter that is not where its manifest says. Repeatable, of one name for each side.",
             show_default=False,
         ),
     ] = None,
@@ -158,11 +158,12 @@ def rehearse(
 
     from kvgate import __version__
     from kvgate.cli import console
+    from kvgate.cli.answering import answers, earlier_refutations
     from kvgate.cli.formats.page import Page
     from kvgate.cli.formats.rehearsal import Told, rehearsal_page
     from kvgate.cli.output import refuse_overwriting, write_file
     from kvgate.cli.progress import shown
-    from kvgate.cli.rehearsal_files import answers, command_of, earlier_refutations, evidence_paths, refuse_losing
+    from kvgate.cli.rehearsal_files import command_of, evidence_paths, refuse_losing
     from kvgate.cli.rehearsal_models import find_checkpoints
     from kvgate.cli.rehearsing import Options, make_backend, refuse_unusable, starts_pools
     from kvgate.inputs import load_manifest
@@ -180,7 +181,7 @@ def rehearse(
     if output is not None and output.suffix != ".json":
         raise UsageError(f"{str(output)!r} is no FILE.json", where="-o")
     first, second = load_manifest(old), load_manifest(new)
-    earlier = earlier_refutations(supersedes or (), first, second)
+    earlier = earlier_refutations(supersedes or (), ("isolation", "kv-equivalence"), first, second)
     command = command_of(rehearse, given)
     options = Options(
         python=engine_python,

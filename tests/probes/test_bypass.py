@@ -420,11 +420,13 @@ def test_the_command_writes_evidence_that_binds_and_holds_no_prompt(
     answers = {
         "/v1/models": {"data": [{"id": "support", "parent": None, "root": "acme/support-8b", "owned_by": "vllm"}]}
     }
-    for toy, code, state in (
-        (Toy(held=True), 0, "proved"),
-        (Toy(held=True, wrong=True), 10, "refuted"),
-        (Toy(tells=False), 11, "inconclusive"),
+    for toy, code, state, earlier in (
+        (Toy(held=True), 0, "proved", ()),
+        (Toy(held=True, wrong=True), 10, "refuted", ()),
+        (Toy(held=True), 0, "proved", ("refuted.json",)),
+        (Toy(tells=False), 11, "inconclusive", ("refuted.json",)),
     ):
+        found = f"{state}.json"
         answered = toy.answer
 
         def answer(method: str, path: str, body: Any, answered: Any = answered) -> Any:
@@ -435,14 +437,16 @@ def test_the_command_writes_evidence_that_binds_and_holds_no_prompt(
         toy.answer = answer  # type: ignore[method-assign]
         with running(toy) as url:
             call = ("bypass", "--endpoint", url, "--requests", "requests.jsonl", "--manifest", named)
-            ran = run(*call, "-o", "found.json", "--tolerance", "0.4", "-q")
+            ran = run(*call, "-o", found, "--tolerance", "0.4", "-q", *(("--supersedes", *earlier) if earlier else ()))
         assert ran.code == code, ran.err
-        text = (tmp_path / "found.json").read_text()
+        text = (tmp_path / found).read_text()
         evidence = Evidence.model_validate(json.loads(text), by_alias=True)
         assert (evidence.kind, evidence.state, evidence.tools["vllm"]) == ("bypass-diff", state, "0.33.0")
         assert "secret" not in text.replace("kvgate bypass", "")
-        checked = run("check", named, named, "--evidence", "found.json", "--no-config")
-        assert (checked.code, "refuted-bypass-diff" in checked.out) == ((10, True) if code == 10 else (0, False))
+        given = [word for file in (found, *earlier) for word in ("--evidence", file)]
+        checked = run("check", named, named, *given, "--no-config")
+        refused = code == 10 or (bool(earlier) and state != "proved")
+        assert (checked.code, "refuted-bypass-diff" in checked.out) == ((10, True) if refused else (0, False))
 
 
 @pytest.mark.parametrize(

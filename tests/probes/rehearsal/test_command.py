@@ -75,7 +75,7 @@ def test_a_proof_of_less_answers_nothing_and_what_is_no_refutation_is_refused(
     assert (ran.code, "does not answer" in ran.out, "prompts were asked" in ran.out) == (0, True, True)
     assert json.loads(Path(second).read_text())["supersedes"] == []
     proof = in_process("rehearse", old, rolled, "--supersedes", second)
-    assert (proof.code, "nothing that a rehearsal answers" in proof.err) == (3, True)
+    assert (proof.code, "nothing that this can answer" in proof.err) == (3, True)
     other = tmp_path / "other.yaml"
     other.write_text(yaml.safe_dump(data({**BASE, "engine.version": "0.32.0"})))
     stranger = in_process("rehearse", old, str(other), "--supersedes", first)
