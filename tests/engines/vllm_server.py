@@ -34,7 +34,8 @@ def vllm(model: Path, extension: str, ranks: int, log: Path, *more: str) -> Iter
     """
     port = free_port()
     small = ["--dtype", "bfloat16", "--max-model-len", "64", "--block-size", "32", "--max-num-seqs", "2"]
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), *small]
+    program = Path(__file__).parent / "programs" / "serve_openai.py"
+    command = [sys.executable, str(program), "--model", str(model), *small]
     command += ["--enforce-eager", "--skip-tokenizer-init", "--tensor-parallel-size", str(ranks)]
     command += ["--worker-extension-cls", extension, "--host", "127.0.0.1", "--port", str(port), *more]
     with log.open("wb") as said:
@@ -79,10 +80,10 @@ def _end(server: subprocess.Popen[bytes]) -> None:
 
 
 def _shared_memory(session: int) -> set[Path]:
-    """Return the shared memory of a session's processes, which vLLM's ranks on the CPU leave behind (0.32.0)."""
+    """Return the shared memory of a session's processes, which vLLM on the CPU leaves behind (0.32.0)."""
     found: set[Path] = set()
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if os.getsid(int(process.name)) == session:
-                found |= set(map(Path, re.findall(r"/dev/shm/vllm_dist_\S+", (process / "maps").read_text())))
+                found |= set(map(Path, re.findall(r"/dev/shm/(?:vllm_dist|psm)_\S+", (process / "maps").read_text())))
     return found
