@@ -8,6 +8,7 @@ from typing import Any
 
 from kvgate.cli.plain import short, short_digests
 
+_WORD = 40  # characters; what is longer is a sentence
 _LONGEST = 160  # characters of one value; the record holds it whole
 
 
@@ -21,9 +22,10 @@ def value_text(value: Any) -> str:
 
 
 def figure_text(value: Any) -> str:
-    """Return a figure of evidence as a reader takes it in: names and numbers, four digits of each, texts last.
+    """Return a figure of evidence as a reader takes it in: names and numbers, four digits of each.
 
-    A list of several things gives the first and says how many there are; the record holds all.
+    A list of several things gives the first and says how many there are. Sentences below a figure are left to the
+    record, which holds all: evidence has a reason.
     """
     return short(short_digests(_figure(value)), _LONGEST)
 
@@ -32,9 +34,7 @@ def _figure(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, Mapping):
-        # Texts are long, and what is cut is cut at the end.
-        items = sorted(value.items(), key=lambda item: isinstance(item[1], str))
-        return ", ".join(f"{name} {_nested(item)}" for name, item in items if item not in (None, "", [], {}))
+        return ", ".join(f"{name} {_nested(item)}" for name, item in value.items() if _counts(item))
     if isinstance(value, list) and value:
         more = f" and {len(value) - 1} more" if len(value) > 1 else ""
         return f"{_nested(value[0])}{more}"
@@ -43,6 +43,13 @@ def _figure(value: Any) -> str:
 
 def _nested(value: Any) -> str:
     return f"({_figure(value)})" if isinstance(value, (Mapping, list)) and value else _figure(value)
+
+
+def _counts(item: Any) -> bool:
+    """Whether a part of a figure says something in a word: no sentence, and no group of zeros."""
+    if isinstance(item, Mapping):
+        return any(item.values())
+    return item not in (None, "", []) and not (isinstance(item, str) and len(item) > _WORD)
 
 
 def side_text(side: Mapping[str, Any]) -> str | None:

@@ -78,7 +78,14 @@ def _divergence(old: Manifest, new: Manifest) -> Evidence:
 
 def _rehearsal(old: Manifest, new: Manifest) -> Evidence:
     layers = [{"layer": layer, "error": 1.4273972511291504, "noise": 0.0} for layer in range(3)]
-    control = {"state": "held", "why": "the stale entry is hit", "hits": 6, "answers": {"right": 0, "wrong": 3}}
+    control = {
+        "state": "held",
+        "why": "with the boundary taken away the stale entry is hit, and the output is wrong",
+        "hits": 6,
+        "cached_tokens": 0,
+        "answers": {"right": 0, "wrong": 3},
+        "ties": {"near": 0},
+    }
     return Evidence(
         schema="kvgate/evidence/v1",
         kind="isolation",
