@@ -250,6 +250,7 @@ def rehearse(
     told = Told(
         state=state,
         backend=backend,
+        command=command,
         old=old,
         new=new,
         stand_in=why_stand_in,

@@ -34,6 +34,7 @@ class Told:
     Attributes:
         state: of everything that was asked for.
         backend: that staged it.
+        command: that does the same again.
         old: the deployments, as they were named.
         new: likewise.
         stand_in: why a stand-in answered; ``None`` where that was asked for, or none did.
@@ -44,6 +45,7 @@ class Told:
 
     state: State
     backend: str
+    command: str
     old: str
     new: str
     stand_in: str | None = None
@@ -123,10 +125,9 @@ def _next(page: Page, seen: Rehearsal, told: Told) -> None:
     elif seen.state == "refuted":
         page.say(f"Do not roll it out: {visible(seen.reason)}.", hang=2)
         page.say("Put that right (`kvgate check` says how), capture, and rehearse again:", hang=2)
-        answers = (
-            f"-o AGAIN.json --supersedes {shlex.quote(told.written[0][0])}" if told.written else "-o EVIDENCE.json"
-        )
-        page.whole(visible(f"kvgate rehearse {sides} {answers}"), indent=2)
+        file = shlex.quote(told.written[0][0]) if told.written else None
+        answers = "-o EVIDENCE.json" if file is None else f"-o AGAIN.json --supersedes {file}"
+        page.whole(visible(f"{told.command} {answers}"), indent=2)
     else:
         page.say(f"Nothing is proved: {visible(seen.reason)}.", hang=2)
         if told.backend == "embedded" and any(name in seen.missing for name in seen.because):

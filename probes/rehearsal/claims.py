@@ -11,6 +11,8 @@ from kvgate.rules.decide import decide
 from kvgate.rules.manifest import Manifest
 from kvgate.rules.pack import shipped_pack
 
+_ALONE = " (of the new one alone)"
+
 
 @dataclass(frozen=True)
 class Asks:
@@ -36,10 +38,13 @@ def asks_of(old: Manifest, new: Manifest) -> Asks:
     """Say what the manifests alone ask for."""
     decision = decide(Case(old=(old,), new=new, pack=shipped_pack("default")))
     demanding = [one for one in decision.findings if one.obligations]
+    between = [one for one in demanding if one.baseline is not None]
     return Asks(
         "reuse" if decision.verdict == "verified-compatible-reuse" else "separate",
-        tuple(dict.fromkeys(one.change.dimension for one in demanding)),
-        tuple(dict.fromkeys(one.change.dimension for one in demanding if not about_the_target(one.change))),
-        frozenset(one.change.dimension for one in demanding if one.unverified),
+        tuple(
+            dict.fromkeys(one.change.dimension + ("" if one in between else _ALONE) for one in (*between, *demanding))
+        ),
+        tuple(dict.fromkeys(one.change.dimension for one in between if not about_the_target(one.change))),
+        frozenset(one.change.dimension for one in between if one.unverified),
         frozenset(one.change.dimension for one in decision.findings),
     )

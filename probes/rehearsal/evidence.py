@@ -156,7 +156,11 @@ def kv_state(old: Manifest, new: Manifest, rehearsal: Rehearsal) -> tuple[State,
         return "inconclusive", f"equal here, but what differs was not there when they were computed: {unstaged}"
     if short := too_short(old, new, rehearsal.compared):
         return "inconclusive", f"equal as far as it was looked at: {short} (--prompt-tokens)"
-    return "proved", f"old blocks are at most {error:.2g} of a layer's largest value off, the floor is {floor:.2g}"
+    apart = "; entries of adapters that changed were left out" if _adapters_differ(old, new) else ""
+    return (
+        "proved",
+        f"old blocks are at most {error:.2g} of a layer's largest value off, the floor is {floor:.2g}{apart}",
+    )
 
 
 def _elsewhere(ground: Ground) -> str:
@@ -181,6 +185,10 @@ def _unstaged(old: Manifest, new: Manifest, staged: Mapping[str, str]) -> str:
             }
         )
     )
+
+
+def _adapters_differ(old: Manifest, new: Manifest) -> bool:
+    return same(old.get("adapters"), new.get("adapters")) is not True
 
 
 def _same_weights(old: Manifest, new: Manifest) -> bool:

@@ -43,7 +43,7 @@ def test_the_loop_after_a_refuted_rehearsal(pair: tuple[str, str], tmp_path: Pat
     assert (seen.code, seen.out.splitlines()[-1]) == (10, "refuted")
     assert "control: held" in seen.out
     assert "namespace-not-rolled: cache.namespace is the same on both sides" in seen.out
-    assert f"--supersedes {first}" in seen.out
+    assert f"--evaluate 2 -o AGAIN.json --supersedes {first}" in seen.out
     assert json.loads((tmp_path / "first.kv-equivalence.json").read_text())["state"] == "inconclusive"
     refused = in_process("check", old, new, "--evidence", first)
     assert (refused.code, "kvgate rehearse" in refused.out) == (10, True)
