@@ -44,8 +44,10 @@ def main() -> None:
     threading.Thread(target=_until_it_closes, args=(lifeline, scratch), daemon=True).start()
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="ascii")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is no answer
-    _answer_lines(_Nursery().answer, answers)
-    _leave(scratch)
+    try:
+        _answer_lines(_Nursery().answer, answers)
+    finally:  # also where there is nobody any more to be answered
+        _leave(scratch)
 
 
 def _until_it_closes(lifeline: int, scratch: Path) -> None:

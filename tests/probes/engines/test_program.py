@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 import subprocess
 import sys
 import time
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -39,11 +42,15 @@ def started(folder: Path) -> tuple[Program, list[str]]:
     program = Program(Installation(Path(sys.executable)))
     said = folder / "name"
     program.serve(folder, ["-c", _SHARES, str(said)], program=Path(sys.executable))
-    until = time.monotonic() + _SECONDS
-    while not said.exists():
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    _there(said)
     return program, said.read_text().split()
+
+
+def _there(path: Path) -> None:
+    until = time.monotonic() + _SECONDS
+    while not path.exists():
+        assert time.monotonic() < until, path
+        time.sleep(0.01)
 
 
 def _gone(path: Path) -> None:
@@ -92,3 +99,35 @@ def test_a_parent_that_is_killed_leaves_nothing(ends: signal.Signals, tmp_path: 
     finally:
         parent.kill()
         parent.communicate()
+
+
+def test_an_answer_that_nobody_reads_any_more_leaves_nothing(tmp_path: Path) -> None:
+    scratch, said = tmp_path / "scratch", tmp_path / "name"
+    scratch.mkdir()
+    code = Path(str(resources.files("kvgate.probes.engines"))) / "vllm_program.py"
+    lifeline, held = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, str(code), str(lifeline), str(scratch)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        pass_fds=(lifeline,),
+        start_new_session=True,
+    )
+    try:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        served = {"op": "serve", "program": sys.executable, "arguments": ["-c", _SHARES, str(said)]}
+        process.stdin.write(json.dumps({**served, "folder": str(tmp_path), "environment": {}}).encode() + b"\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == b"{}\n"
+        _there(said)
+        process.stdout.close()
+        process.stdin.write(b'{"op": "ask", "engine": "none"}\n')
+        process.stdin.flush()
+        for path in (*_shared(said.read_text().split()), scratch):
+            _gone(path)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(held)
+        os.close(lifeline)
