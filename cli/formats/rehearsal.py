@@ -130,6 +130,13 @@ def _next(page: Page, seen: Rehearsal, told: Told) -> None:
         page.whole(visible(f"{told.command} {answers}"), indent=2)
     else:
         page.say(f"Nothing is proved: {visible(seen.reason)}.", hang=2)
+        real = seen.ground is not None and seen.ground.model == "real"
+        if real and seen.staged and seen.control.state == "open" and seen.control.cached:
+            page.say(
+                "What differs is too little to be seen in these answers: --evaluate and --prompt-tokens ask more; "
+                "--model stand-in shows the boundary with weights that differ by more.",
+                hang=2,
+            )
         if told.backend == "embedded" and any(name in seen.missing for name in seen.because):
             page.say(
                 "What nothing here stands for, a real engine may have: --backend vllm (with --old-engine-python for "
