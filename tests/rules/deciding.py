@@ -17,7 +17,9 @@ from kvgate.rules.waivers import Waiver
 from tests.rules.clean import clean
 
 Changes = Mapping[str, Any]
-STALE = Shown(where="scratch", of=["old-entries"], model="stand-in", ran="model", differences=["weights"], prompts=4, tokens=512)
+STALE = Shown(
+    where="scratch", of=["old-entries"], model="stand-in", ran="model", differences=["weights"], prompts=4, tokens=512
+)
 """What a rehearsal saw in which the new deployment read the old one's entries; a proof of the same shows as much."""
 REUSE, NAMESPACE, CLEAR = "verified-compatible-reuse", "new-namespace", "clear"
 
