@@ -16,6 +16,7 @@ from kvgate.rules.manifest import Manifest
 
 Rehearse = Callable[..., Rehearsal]
 SMALL = Size(corpus=1, decidable=1, tokens=4)
+LEAST = Size(corpus=1, decidable=0, tokens=2)
 
 
 @pytest.fixture(scope="session")

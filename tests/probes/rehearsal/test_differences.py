@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kvgate.probes.rehearsal.rehearse import Size
-from tests.probes.rehearsal.conftest import Rehearse
+from kvgate.probes.rehearsal import staging
+from tests.probes.rehearsal.conftest import LEAST, Rehearse
 from tests.probes.rehearsal.pairs import (
     EIGHT_BITS,
     HALF,
@@ -141,7 +141,10 @@ def test_other_tokens_hide_no_other_weights(tokens: Changes, rehearsed: Rehearse
     left = rehearsed(deployment(), deployment(WEIGHTS, tokens))
     assert left.state == "refuted", left.reason
     assert {hit.prompt for hit in left.isolation.hits if hit.wrong} == {"alike", "second-turn", "decidable-0"}
-    rolled = rehearsed(deployment(), deployment(WEIGHTS, tokens, ROLLED))
+
+
+def test_other_tokens_and_weights_are_kept_apart_by_a_namespace(rehearsed: Rehearse) -> None:
+    rolled = rehearsed(deployment(), deployment(WEIGHTS, TEMPLATE, ROLLED), size=LEAST)
     assert rolled.state == "proved", rolled.reason
 
 
@@ -154,7 +157,7 @@ def test_snapshots_of_other_tokens_hide_no_other_weights(rehearsed: Rehearse) ->
 
 def test_documents_that_nobody_asks_about_are_not_staged(rehearsed: Rehearse) -> None:
     key = own_key("model.id", "weights.checkpoint.digest")
-    seen = rehearsed(deployment(key), deployment(key, WEIGHTS, _DOCUMENTS), size=Size(corpus=1, decidable=0, tokens=4))
+    seen = rehearsed(deployment(key), deployment(key, WEIGHTS, _DOCUMENTS), size=LEAST)
     assert "inputs.document_sets" not in seen.staged
     assert seen.missing["inputs.document_sets"] == "no prompt is asked in which it stands"
 
@@ -165,10 +168,12 @@ def _adapters(*letters: str) -> Changes:
     return {"adapters": entries, "request_features": ["lora"]}
 
 
-def test_every_adapter_that_changed_is_asked_however_many_there_are(rehearsed: Rehearse) -> None:
-    size = Size(corpus=1, decidable=0, tokens=1)
-    old = deployment(OFFLOAD, _adapters(*"aaaaaaaaaaaa"))
-    seen = rehearsed(old, deployment(OFFLOAD, _adapters(*"aabaaaaaaaab")), size=size)
+def test_every_adapter_that_changed_is_asked_however_many_there_are(
+    rehearsed: Rehearse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "_MOST_ADAPTERS", 1)
+    old = deployment(OFFLOAD, _adapters(*"aaaa"))
+    seen = rehearsed(old, deployment(OFFLOAD, _adapters(*"abab")), size=LEAST)
     assert seen.state == "refuted", seen.reason
-    assert {hit.adapter for hit in seen.isolation.hits if hit.wrong} == {"a02", "a11"}
-    assert "4 of 12 were not asked: they are what they were" in seen.missing["adapters"]
+    assert {hit.adapter for hit in seen.isolation.hits if hit.wrong} == {"a01", "a03"}
+    assert "2 of 4 were not asked: they are what they were" in seen.missing["adapters"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,3 +69,22 @@ def test_windowed_layers_restored_whole_answer_as_the_librarys_own_cache(kind: s
     narrow = build({**spec, "config": {**config, "sliding_window": 12}})
     whole, other = (one.compute(ids, one.empty("float32")) for one in (model, narrow))
     assert float((whole - other).abs().max()) > 1e-2  # the window decides something, so that the test can fail
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_real_model_is_the_librarys_own(dtype: str, tmp_path: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from kvgate.probes.embedded.models import build
+
+    config = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config |= {"intermediate_size": 64, "vocab_size": 300, "head_dim": 16}
+    spec = {"dtype": "float32", "attention": "eager", "seed": 3, "tail_seed": 3, "config": config}
+    build({**spec, "kind": "stand-in"}).module.save_pretrained(tmp_path)
+    ours = build({**spec, "kind": "real", "dtype": dtype, "folder": str(tmp_path)})
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=getattr(torch, dtype), attn_implementation="eager")
+    ids = list(range(5, 205))
+    with torch.inference_mode():
+        wanted = torch.log_softmax(theirs(torch.tensor([ids])).logits[0, -1].float(), -1)
+    assert float((ours.compute(ids, ours.empty(dtype)) - wanted).abs().max()) < 1e-5

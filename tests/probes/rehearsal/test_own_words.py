@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kvgate.probes.embedded.backend import Folders
+from kvgate.probes.embedded.child import Child
 from kvgate.probes.evaluation.own_words import in_own_words
 from kvgate.probes.evaluation.references import QUESTION, TOKENS, reference_token
 from kvgate.probes.rehearsal.rehearse import Size
@@ -58,26 +59,21 @@ def test_a_tokenizer_that_says_the_same_for_all_decides_nothing() -> None:
     assert in_own_words(_letters, "a", 20, 8) is None  # nor a prompt without room
 
 
-def _copying(folder: Path) -> tuple[Path, dict[str, Any]]:
+@pytest.fixture(scope="module")
+def copying(child: Child, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """A checkpoint that copies, with a tokenizer in which its references are text."""
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
 
-    from kvgate.probes.evaluation.copying import copying_model
-
-    copying_model(7).save_pretrained(folder)
+    folder = tmp_path_factory.mktemp("copying")
+    child.ask({"op": "write", "model": {"kind": "copying", "seed": 7, "dtype": "float32"}, "folder": str(folder)})
     vocabulary = {chr(code): code for code in range(256)} | {" ": QUESTION}
     for kind, letters in enumerate((string.ascii_uppercase[:16], string.digits, string.ascii_uppercase[16:])):
         vocabulary |= {letter: reference_token(kind, number) for number, letter in enumerate(letters)}
     made = Tokenizer(models.WordLevel(vocabulary, unk_token="\x00"))
     made.pre_tokenizer = pre_tokenizers.Split(Regex("[\\s\\S]"), "isolated")
-    PreTrainedTokenizerFast(tokenizer_object=made).save_pretrained(folder)
+    made.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
     return folder, json.loads((folder / "config.json").read_text())
-
-
-@pytest.fixture(scope="module")
-def copying(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    return _copying(tmp_path_factory.mktemp("copying"))
 
 
 def _deployment(config: dict[str, Any], *changes: dict[str, Any]) -> Any:

@@ -11,7 +11,7 @@ from kvgate.probes.embedded.child import Child
 from kvgate.probes.rehearsal.pools import rehearse_pools
 from kvgate.probes.rehearsal.seen import Rehearsal
 from kvgate.rules.manifest import Manifest
-from tests.probes.rehearsal.conftest import SMALL
+from tests.probes.rehearsal.conftest import LEAST
 from tests.probes.rehearsal.pairs import ROLLED, WEIGHTS, deployment
 
 _POOLS: dict[str, dict[str, Any]] = {"decode": {"engine.max_model_len": 4096}, "prefill": {}}
@@ -29,7 +29,7 @@ def rehearsed_pools(child: Child) -> Any:
         def backend(one: Manifest, two: Manifest) -> Any:
             return lambda: EmbeddedBackend(one, two, child=child)
 
-        return rehearse_pools(old, new, backend, rendered=None, size=SMALL)
+        return rehearse_pools(old, new, backend, rendered=None, size=LEAST)
 
     return run
 

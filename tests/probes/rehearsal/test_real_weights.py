@@ -152,21 +152,6 @@ def test_what_was_not_there_when_it_ran_is_not_shown(change: dict[str, Any], sam
     assert EmbeddedBackend(one, one, folders=Folders(same, same), child=child).ground().engines
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_real_model_is_the_librarys_own(dtype: str, same: Path) -> None:
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    from kvgate.probes.embedded.models import build
-
-    ours = build({"kind": "real", "dtype": dtype, "attention": "eager", "folder": str(same), "config": _CONFIG})
-    theirs = AutoModelForCausalLM.from_pretrained(same, dtype=getattr(torch, dtype), attn_implementation="eager")
-    ids = list(range(5, 205))
-    with torch.inference_mode():
-        wanted = torch.log_softmax(theirs(torch.tensor([ids])).logits[0, -1].float(), -1)
-    assert float((ours.compute(ids, ours.empty(dtype)) - wanted).abs().max()) < 1e-5
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kvgate.probes.embedded.stand_in import stand_in
-from tests.probes.rehearsal.conftest import Rehearse
+from tests.probes.rehearsal.conftest import LEAST, SMALL, Rehearse
 from tests.probes.rehearsal.pairs import TENANTS, deployment, own_key
 from tests.rules.clean import FORGET
 
@@ -91,11 +91,12 @@ def test_the_same_deployment_reuses_what_it_stored(kind: str, rehearsed: Rehears
     shape = {"model_type": kind, **_SHAPE, **_MODELS[kind]}
     config = {name: value for name, value in shape.items() if value is not FORGET}
     one = deployment(_BY_TOKENS, {"model.config": config, "model.config_class": None, "engine.args": {}})
-    seen = rehearsed(one, one)
+    decides = kind == "llama"
+    seen = rehearsed(one, one, size=SMALL if decides else LEAST)
     assert (seen.claim, seen.state) == ("reuse", "proved"), seen.reason
     assert seen.control.cached == seen.equivalence.cached > 0
     assert all(hit.agreement.same for hit in seen.equivalence.hits)
-    assert [hit.right for hit in seen.equivalence.hits if hit.prompt.startswith("decidable")] == [True]
+    assert [hit.right for hit in seen.equivalence.hits if hit.prompt.startswith("decidable")] == [True] * decides
     assert seen.layers is not None
     assert max(layer.error for layer in seen.layers) == 0.0
 
