@@ -14,6 +14,7 @@ from kvgate.rules.compare.served import PATH as SERVED
 from kvgate.rules.identity import identity
 from kvgate.rules.manifest import Manifest
 from kvgate.rules.packaged import DataModel
+from kvgate.rules.pools import overlap, pools
 from kvgate.rules.shown import Shown, lacks
 from kvgate.rules.values import Known
 
@@ -169,9 +170,26 @@ def subject_of(manifest: Manifest, kind: Kind) -> Subject:
     )
 
 
+# What may differ without harm to entries: that it does makes no other deployment of one that was refuted.
+_HARMLESS = ("roles", "request_features", "inputs.", "parallelism.")
+_ADAPTERS = "adapters"
+
+
 @lru_cache(maxsize=256)
 def _identity_digests(manifest: Manifest) -> dict[str, str]:
-    return {path: digest(value) for path, value in identity(manifest).items()}
+    """Return digests of what makes a deployment another one, by path; adapters one by one, since some may be added.
+
+    What pools set for themselves is nothing that the deployment is.
+    """
+    own = {path for pool in pools(manifest) for path in pool.overrides}
+    found = {
+        path: value
+        for path, value in identity(manifest).items()
+        if not path.startswith(_HARMLESS) and not any(overlap(path, one) for one in own)
+    }
+    adapters = found.pop(_ADAPTERS, None) or {}
+    found |= {f"{_ADAPTERS}.{name}": value for name, value in adapters.items()}
+    return {path: digest(value) for path, value in found.items()}
 
 
 def _binds(kind: str, subject: Subject, manifest: Manifest) -> bool:

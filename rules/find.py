@@ -29,7 +29,7 @@ from kvgate.rules.evidence import Evidence, failed_answers, refutations
 from kvgate.rules.finding import Finding
 from kvgate.rules.manifest import Manifest
 from kvgate.rules.pack import Discharge, Obligation, Rule
-from kvgate.rules.pools import Pool, crossing, facing, pools
+from kvgate.rules.pools import Pool, crossing, facing, overlap, pools
 from kvgate.rules.privacy import redacted
 from kvgate.rules.profile import Coverer, cover
 from kvgate.rules.settling import waive
@@ -77,7 +77,7 @@ def find(case: Case) -> Found:
     for index, old in enumerate(case.old):
         olds = pools(old)
         paired = [_face(case, pair, index) for pair in facing(olds, news)]
-        if any(found.obligations for pair in paired for found in pair.findings):
+        if any(pair.findings for pair in paired):
             at = {pool.name: pool.manifest.get(_PLACE) for pool in olds}
             paired += [
                 _across(_face(case, pair, index, stays=same(at[pair[1].name], pair[1].manifest.get(_PLACE)) is True))
@@ -162,26 +162,34 @@ def _alone(case: Case, new: Manifest) -> list[Finding]:
 
 
 def _pools(case: Case, news: Sequence[Pool]) -> list[Finding]:
-    """Judge the pools of the new deployment against each other: they share the store while they run."""
+    """Judge the pools of the new deployment against each other, both ways: they share the store while they run."""
     rule, unknown = (case.pack.rule_for("roles", kind) for kind in ("fault", UNVERIFIED))
     own = case.new.get("roles")
-    findings = []
-    for first, second in itertools.combinations(news, 2):
+    sharing = [pool for pool in news if not cover(pool.manifest, case.profiles).absent]
+    common = _unknown_of_all(case) if len(sharing) > 1 else frozenset()
+    findings: list[Finding] = []
+    for first, second in itertools.permutations(sharing, 2):
         sides = _sides(case, first.manifest, second.manifest, None)
-        overridden = {*first.overrides, *second.overrides}
+        between = " and ".join(sorted(str(pool.name) for pool in (first, second)))
         for finding in _pair(case, sides, None, filed_apart=True)[0]:
             path = finding.change.path
             if finding.unverified:
                 # What is unknown of the whole deployment is said once, where it is judged alone.
-                if path in overridden:
-                    detail = f"{first.name} and {second.name} differ in {path}, which is not known of both"
+                if path not in common or any(overlap(path, one) for one in (*first.overrides, *second.overrides)):
+                    detail = f"{between} differ in {path}, which is not known of both"
                     change = Change("roles", UNVERIFIED, "roles", UNKNOWN, own, detail=detail)
-                    findings.append(_finding(unknown, change, None))
+                    findings += _new(findings, [_finding(unknown, change, None)])
             elif finding.open and not _about_the_store(finding):
-                detail = f"{first.name} and {second.name} differ in {path} and share keys"
+                detail = f"{between} differ in {path} and share keys"
                 fault = _finding(rule, Change("roles", "fault", "roles", UNKNOWN, own, detail=detail), None)
-                findings.append(replace(fault, keys_separate=finding.keys_separate))
+                findings += _new(findings, [replace(fault, keys_separate=finding.keys_separate)])
     return findings
+
+
+def _unknown_of_all(case: Case) -> frozenset[str]:
+    """Return the paths that are not known of the deployment that all its pools have in common."""
+    found = _pair(case, _sides(case, case.new, case.new, None), None, filed_apart=True)[0]
+    return frozenset(one.change.path for one in found if one.unverified)
 
 
 def _about_the_store(finding: Finding) -> bool:
@@ -365,6 +373,8 @@ def _cannot_be_kept_apart(finding: Finding, boundary: Boundary) -> Finding:
 def _adverse(case: Case, refuted: Sequence[Evidence], index: int | None) -> list[Finding]:
     findings = []
     for item in refuted:
+        # What the new deployment did in a place of its own is not undone where the old one filed.
+        place = index if item.old is not None or index is None or _one_place(case.old[index], case.new) else None
         rule = case.pack.adverse_rule(item)
         if rule is None:
             continue
@@ -379,7 +389,7 @@ def _adverse(case: Case, refuted: Sequence[Evidence], index: int | None) -> list
                 rule=rule.id,
                 title=rule.title,
                 change=change,
-                baseline=index,
+                baseline=place,
                 obligations=tuple(rule.obligations),
                 kv_valid=rule.kv_valid,
                 tokens_equal=rule.tokens_equal,
@@ -393,3 +403,8 @@ def _adverse(case: Case, refuted: Sequence[Evidence], index: int | None) -> list
             )
         )
     return findings
+
+
+def _one_place(old: Manifest, new: Manifest) -> bool:
+    """Whether the two are known to file in one store under one namespace."""
+    return all(same(old.get(path), new.get(path)) is True for path in ("cache.connector", _PLACE, "cache.namespace"))

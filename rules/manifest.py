@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _KEYED_LISTS = {"adapters": "name", "roles": "name", "weights.served": "rank"}
 _QUOTED = 200  # characters of a path, which a hostile manifest can make very long
 _DTYPES = ("precision.compute", "precision.kv_cache")
+_OF_THE_WHOLE = ("schema", "release", "roles", "provenance")
 _SETS = ("request_features", "cache.key_fields", "chat_template.reads")
 # Where "pad_token" is a word of the vocabulary, and where keys are names of files and inputs.
 _VOCABULARY = ("model.config", "tokenizer.special_tokens", "tokenizer.options")
@@ -227,8 +228,14 @@ def _validated(document: Any, source: str, content: str, lines: Mapping[tuple[st
 
 
 def with_overrides(document: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a manifest's data as one of its pools has it: with what the pool sets, and no pools of its own."""
+    """Return a manifest's data as one of its pools has it: with what the pool sets, and no pools of its own.
+
+    What a pool sets comes from where the list of pools does, whatever is said of the same path for all of them.
+    """
     data = dict(document)
+    provenance: Mapping[str, Basis] = document.get("provenance") or {}
+    kept = {name: basis for name, basis in provenance.items() if not any(_below(name, path) for path in overrides)}
+    data["provenance"] = {**kept, **dict.fromkeys(overrides, provenance.get("roles", "declared"))}
     for path, value in overrides.items():
         *sections, leaf = path.split(".")
         target = data
@@ -238,6 +245,10 @@ def with_overrides(document: Mapping[str, Any], overrides: Mapping[str, Any]) ->
             target = target[section]
         target[leaf] = value
     return {**data, "roles": None}
+
+
+def _below(name: str, path: str) -> bool:
+    return name == path or name.startswith(f"{path}.")
 
 
 def _at(source: str, lines: Mapping[tuple[str, ...], int], path: tuple[str, ...]) -> str:
@@ -293,6 +304,11 @@ def _refuse_contradictions(manifest: Manifest) -> None:
             if path not in leaves:
                 raise InputError(
                     f"roles: {role['name']!r} sets {path!r}, which is not a manifest path",
+                    where=manifest.where("roles"),
+                )
+            if path.partition(".")[0] in _OF_THE_WHOLE:
+                raise InputError(
+                    f"roles: {role['name']!r} sets {path!r}, which no pool has for itself",
                     where=manifest.where("roles"),
                 )
 

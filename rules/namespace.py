@@ -10,6 +10,7 @@ from functools import lru_cache
 from kvgate.rules.canonical import canonical_json
 from kvgate.rules.identity import identity, missing_identity
 from kvgate.rules.manifest import Manifest
+from kvgate.rules.pools import pools
 
 PREFIX = "kvg1-"
 _BYTES = 20  # 160 bits in 32 characters: short enough for a path or a salt, long enough that nobody finds a twin
@@ -32,9 +33,17 @@ class Derived:
 
 @lru_cache(maxsize=256)
 def derive(manifest: Manifest) -> Derived:
-    """Derive the namespace id of a deployment. Location, namespace and labels do not enter it."""
-    missing = missing_identity(manifest)
+    """Derive the namespace id of a deployment. Location, namespace and labels do not enter it.
+
+    A deployment with pools is what its pools are, each by its own identity, whatever they are called: what counts is
+    asked of the pool that has it. Where all are the same, it is the id of a deployment without pools.
+    """
+    members = [pool.manifest for pool in pools(manifest)]
+    missing = {dimension.id: dimension for member in members for dimension in missing_identity(member)}
     if missing:
-        return Derived(None, tuple((dimension.id, dimension.settle) for dimension in missing))
-    hashed = hashlib.sha256(b"kvgate/namespace/v1\x00" + canonical_json(identity(manifest))).digest()
+        ordered = sorted(missing.values(), key=lambda dimension: dimension.order)
+        return Derived(None, tuple((dimension.id, dimension.settle) for dimension in ordered))
+    each = sorted({canonical_json(identity(member)) for member in members})
+    whole = each[0] if len(each) == 1 else canonical_json([one.decode("utf-8") for one in each])
+    hashed = hashlib.sha256(b"kvgate/namespace/v1\x00" + whole).digest()
     return Derived(PREFIX + base64.b32encode(hashed[:_BYTES]).decode("ascii").lower(), ())

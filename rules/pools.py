@@ -54,11 +54,16 @@ def crossing(old: Sequence[Pool], new: Sequence[Pool]) -> Iterator[tuple[Pool, P
     """Pair every old pool with every new one that it does not face (:func:`facing`).
 
     Pools of one deployment are judged against each other where it is judged alone. So these pairs are needed only
-    where the new pools are not what the old ones were: then what the old prefill pool left may have the very keys
-    of the new decode pool.
+    where the new pools are not what the old ones were, in whatever: then what the old prefill pool left may have the
+    very keys of the new decode pool, also where there is no new prefill pool in front of that store any more.
     """
     faced = {(mine.name, other.name) for mine, other in facing(old, new)}
     for mine in old:
         for other in new:
             if (mine.name, other.name) not in faced:
                 yield mine, other
+
+
+def overlap(path: str, other: str) -> bool:
+    """Whether one of two manifest paths lies below the other, or is the same."""
+    return path == other or path.startswith(f"{other}.") or other.startswith(f"{path}.")

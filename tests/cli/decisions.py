@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from pydantic import JsonValue
+
 from kvgate.corpora.divergence.figures import evidence_figures
 from kvgate.rules.case import Case, Options
 from kvgate.rules.decide import decide
@@ -77,8 +79,8 @@ def _divergence(old: Manifest, new: Manifest) -> Evidence:
 
 
 def _rehearsal(old: Manifest, new: Manifest) -> Evidence:
-    layers = [{"layer": layer, "error": 1.4273972511291504, "noise": 0.0} for layer in range(3)]
-    control = {
+    layers: list[JsonValue] = [{"layer": layer, "error": 1.4273972511291504, "noise": 0.0} for layer in range(3)]
+    control: dict[str, JsonValue] = {
         "state": "held",
         "why": "with the boundary taken away the stale entry is hit, and the output is wrong",
         "hits": 6,
@@ -93,7 +95,7 @@ def _rehearsal(old: Manifest, new: Manifest) -> Evidence:
         old=subject_of(old, "isolation"),
         new=subject_of(new, "isolation"),
         coverage=Coverage(examined={"prompts": 6}, missing={"procedure": "no launch file was started"}),
-        figures={"model": "stand-in", "control": control, "layers": list(layers), "tolerance": 0.016000001},
+        figures={"model": "stand-in", "control": control, "layers": layers, "tolerance": 0.016000001},
         reason="with the boundary in force no old entry is read",
         command="kvgate rehearse old.yaml new.yaml --evaluate 4",
     )

@@ -9,6 +9,7 @@ import pytest
 from kvgate.rules.decide import Decision
 from kvgate.rules.errors import InputError
 from kvgate.rules.evidence import SECTIONS, Evidence, Kind, refutations, subject_of
+from kvgate.rules.namespace import derive
 from kvgate.rules.packaged import data_from, parse_data
 from tests.rules.clean import FORGET, clean, digest
 from tests.rules.deciding import NAMESPACE, REUSE, STALE, about, decided
@@ -229,7 +230,6 @@ def test_forgetting_does_not_make_a_refused_rollout_an_accepted_one(path: str) -
         {"model.config/rms_norm_eps": 1e-6},
         {"tokenizer.special_tokens/bos_token": "<x>"},
         {"tokenizer.renderer.transformers": "4.57.6"},
-        {"adapters": [{"name": "a", "digest": digest("1")}]},
         {"engine.args/what": 1},
     ],
 )
@@ -238,6 +238,55 @@ def test_a_refutation_is_not_about_another_identity(change: dict[str, Any]) -> N
         item = about(kind, "refuted", {}, {})  # type: ignore[arg-type]
         assert not item.speaks_against(clean(), clean(change))
         assert not item.speaks_against(clean(change), clean())
+
+
+ADAPTER = {"adapters": [{"name": "a", "digest": digest("1")}]}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"roles": [{"name": "all", "set": {}}]},
+        {"roles": [{"name": "all", "set": {"cache.location": "redis://elsewhere:6379/0"}}]},
+        {"inputs.system_prompts": {"support": digest("1")}},
+        {"request_features": ["multimodal"]},
+        {"parallelism.tensor": 4},
+        ADAPTER,
+    ],
+)
+def test_a_change_that_may_do_no_harm_sheds_no_refutation(change: dict[str, Any]) -> None:
+    for kind in ADVERSE:
+        item = about(kind, "refuted", {}, {})  # type: ignore[arg-type]
+        assert item.speaks_against(clean(), clean(change))
+    assert decided({}, change, evidence=[about("kv-equivalence", "refuted", {}, {})]).verdict != REUSE
+
+
+def test_a_refutation_of_an_adapter_is_not_about_another_of_its_name() -> None:
+    other = {"adapters": [{"name": "a", "digest": digest("2")}]}
+    more = {"adapters": [*ADAPTER["adapters"], {"name": "b", "digest": digest("2")}]}
+    for kind in ADVERSE:
+        item = about(kind, "refuted", ADAPTER, ADAPTER)  # type: ignore[arg-type]
+        assert not item.speaks_against(clean(ADAPTER), clean(other))
+        assert item.speaks_against(clean(ADAPTER), clean(more))
+
+
+def test_what_a_pool_sets_is_not_what_a_refuted_deployment_is() -> None:
+    """The weights that all pools have in common are those of none where each has its own."""
+    other: dict[str, Any] = {
+        "weights.checkpoint.digest": digest("9"),
+        "roles": [{"name": "all", "set": {"weights.checkpoint.digest": clean().value("weights.checkpoint.digest")}}],
+    }
+    assert about("kv-equivalence", "refuted", {}, {}).speaks_against(clean(), clean(other))
+
+
+@pytest.mark.parametrize("kind", ["tenant-canary", "lifecycle-audit", "bypass-diff"])
+def test_deleting_old_entries_undoes_nothing_of_what_the_new_one_did_in_its_own_place(kind: Kind) -> None:
+    new = {"weights.checkpoint.digest": digest("9"), "weights.checkpoint.kv_digest": digest("9")}
+    moved = {**new, "cache.namespace": derive(clean(new)).id, "cache.location": "redis://cache-2:6379/0"}
+    given: dict[str, Any] = {"declare_clear": True, "strategy": "recreate"}
+    assert decided({}, moved, **given).exit_code == 0
+    assert decided({}, moved, evidence=[about(kind, "refuted", None, moved)], **given).exit_code in (10, 20)
+    assert decided({}, {}, evidence=[about(kind, "refuted", None, {})], **given).exit_code == 0  # the same place
 
 
 def test_a_refutation_only_raises() -> None:

@@ -62,7 +62,7 @@ IDENTITY: dict[str, list[dict[str, Any]]] = {
     "engine.speculative": [{"engine.speculative": {"method": "eagle"}}],
     "engine.args": [{"engine.args/what": True}],
     "request_features": [{"request_features": ["multimodal"]}],
-    "roles": [{"roles": [{"name": "p", "set": {}}]}],
+    "roles": [{"roles": [{"name": "p", "set": {}}, {"name": "q", "set": {"precision.compute": "float32"}}]}],
     "cache.version": [{"cache.version": "0.5.5"}],
     "cache.chunk_size": [{"cache.chunk_size": 128}],
     "cache.serde": [{"cache.serde": None}],
@@ -95,6 +95,56 @@ def test_address_labels_and_harmless_parts_do_not_move_it(name: str) -> None:
 @pytest.mark.parametrize("path", sorted(LABELS.keys() - {"provenance"}))
 def test_labels_may_be_unknown(path: str) -> None:
     assert derive(clean({path: FORGET})).id == derive(clean()).id
+
+
+def _pools(*sets: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {**more, "roles": [{"name": name, "set": each} for name, each in zip("abc", sets, strict=False)]}
+
+
+SERDE: list[dict[str, Any]] = [{"cache.serde": None}, {"cache.serde": "naive"}]
+HALF, FULL = {"precision.compute": "float16"}, {"precision.compute": "float32"}
+
+
+def test_pools_are_what_each_of_them_is_and_not_what_it_is_called_or_where_it_files() -> None:
+    same: list[dict[str, Any]] = [
+        _pools({}),
+        _pools({}, {}),
+        _pools({"cache.location": "redis://elsewhere:6379/0"}, {"cache.namespace": "b"}),
+    ]
+    assert {derive(clean(one)).id for one in same} == {derive(clean()).id}
+    assert derive(clean(_pools(HALF))).id == derive(clean({"precision.compute": "float16"})).id
+    assert derive(clean(_pools(HALF, FULL))).id == derive(clean(_pools(FULL, HALF))).id
+    assert derive(clean(_pools(HALF, FULL))).id != derive(clean(_pools(HALF, {}))).id
+
+
+@pytest.mark.parametrize(
+    ("pool", "unlike"),
+    [
+        ({"cache.connector": "lmcache-mp"}, [{"cache.connector": None, **one} for one in SERDE]),
+        (
+            {"engine.args": {"enable-dp-attention": True}},
+            [{"engine.name": "sglang", "parallelism.data": number} for number in (2, 4)],
+        ),
+        (
+            {"model.config": {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}},
+            [{"engine.max_model_len": number} for number in (1024, 2048)],
+        ),
+        (
+            {"chat_template.reads": ["bos_token", "eos_token"]},
+            [{"tokenizer.special_tokens/eos_token": token} for token in ("<x>", "<y>")],
+        ),
+        ({"engine.packages": None}, [{"engine.image": f"sha256:{letter * 64}"} for letter in "89"]),
+    ],
+)
+def test_what_counts_is_asked_of_the_pool_that_has_it(pool: dict[str, Any], unlike: list[dict[str, Any]]) -> None:
+    ids = {derive(clean(_pools(pool, {}, **one))).id for one in unlike}
+    assert len(ids) == len(unlike)
+    assert None not in ids
+
+
+def test_what_is_missing_of_a_pool_is_missing() -> None:
+    unknown = derive(clean(_pools({"adapters": [{"name": "b", "path": "/b"}]}, {})))
+    assert (unknown.id, [name for name, _ in unknown.missing]) == (None, ["adapters"])
 
 
 def test_a_tombstone_is_no_adapter() -> None:

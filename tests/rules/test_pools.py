@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kvgate.rules.errors import InputError
 from kvgate.rules.namespace import derive
 from tests.rules.clean import FORGET, clean, digest
 from tests.rules.connectors import base, spoken
@@ -186,3 +187,43 @@ def test_what_a_pool_files_elsewhere_is_not_cleared_with_the_rest() -> None:
     old = {**front, "roles": [pool("p", parallelism__tensor=8), pool("d", cache__namespace="z")]}
     for one in (old, {**old, "roles": FORGET}):
         assert not decided(one, {**front, "parallelism.expert": 2}, profiles=spoken(), **ASKED[-1]).accepted
+
+
+EIGHT_BIT = {"precision__kv_cache": "fp8_e4m3"}
+
+
+def test_what_an_old_pool_left_counts_where_the_new_one_of_its_name_has_no_store_any_more() -> None:
+    old = {"roles": [pool("decode"), pool("prefill", **EIGHT_BIT)]}
+    new = {"roles": [pool("decode"), pool("prefill", **EIGHT_BIT, cache__connector=None)]}
+    assert "kv-dtype-changed" in rules(decided(old, new))
+    assert decided(old, new).exit_code == 10
+    assert decided(new, new).verdict == REUSE
+
+
+@pytest.mark.parametrize("names", ["ab", "ba"])
+def test_pools_are_held_against_each_other_whatever_they_are_called(names: str) -> None:
+    shared, kept = pool(names[0], cache__tenancy__boundary="shared", cache__tenancy__carried_by=None), pool(names[1])
+    roles = {**SALTED, "roles": [shared, kept]}
+    assert decided(roles, roles).exit_code == 30
+    apart = {"roles": [pool(names[0], **EIGHT_BIT, cache__connector=None), pool(names[1])]}
+    assert decided(apart, apart).verdict == REUSE
+
+
+def test_what_a_pool_sets_comes_from_where_the_pools_do() -> None:
+    declared = {"roles": [pool("a", weights__checkpoint__digest=digest("9"), tokenizer__effective=digest("9"))]}
+    assert decided(declared, declared).exit_code == 11
+    computed = {**declared, "provenance": {**clean().data["provenance"], "roles": "computed"}}
+    assert decided(computed, computed).verdict == REUSE
+
+
+def test_adapters_of_one_name_that_are_not_known_to_be_the_same_share_keys() -> None:
+    known, unknown = ({"name": "b", "path": "/b", **more} for more in ({"digest": digest("1")}, {}))
+    roles = {**OFFLOAD, "roles": [pool("a", adapters=[known]), pool("b", adapters=[unknown])]}
+    said = [one.change.detail for one in decided(roles, roles).findings if one.rule == "roles-unknown"]
+    assert any("a and b differ in adapters.b, which is not known of both" in detail for detail in said)
+
+
+@pytest.mark.parametrize("path", ["roles", "schema", "release.name", "provenance"])
+def test_a_pool_sets_nothing_that_is_the_deployment_s(path: str) -> None:
+    with pytest.raises(InputError, match=f"sets '{path}', which no pool has for itself|which is not a manifest path"):
+        clean({"roles": [{"name": "a", "set": {path: None}}]})
