@@ -29,10 +29,11 @@ def gather(old: Sequence[Manifest], new: Manifest, asked: Asked) -> list[Evidenc
 
     """
     *old_maps, new_map = [tensor_map(manifest) for manifest in (*old, new)]
-    snapshots = {manifest.source: sidecar_path(manifest, "tokenizer.snapshot") for manifest in (*old, new)}
+    # By position: what is given as plain data has no name, and two manifests may have one.
+    *old_snapshots, new_snapshot = [sidecar_path(manifest, "tokenizer.snapshot") for manifest in (*old, new)]
     evidence: list[Evidence] = []
-    for number, (one, old_map) in enumerate(zip(old, old_maps, strict=True)):
+    for number, (one, old_map, snapshot) in enumerate(zip(old, old_maps, old_snapshots, strict=True)):
         asked.progress("comparing deployments", number, len(old), "deployments")
         evidence += weight_evidence(one, new, old_map, new_map)
-        evidence += token_evidence(one, new, snapshots[one.source], snapshots[new.source], asked)
+        evidence += token_evidence(one, new, snapshot, new_snapshot, asked)
     return evidence
