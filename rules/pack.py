@@ -28,7 +28,7 @@ KINDS: Mapping[Comparison, tuple[str, ...]] = {
     "template": ("tree", "text", "clock", "unverified"),
     "exact": ("differs", "unverified"),
     "scales": ("differs", "dynamic", "fault", "unverified"),
-    "adapters": ("replaced", "replaced-in-place", "added", "removed", "moved", "unverified"),
+    "adapters": ("replaced", "replaced-in-place", "added", "removed", "forgotten", "moved", "unverified"),
     "build": ("rebuilt", "differs", "unverified"),
     "max_model_len": ("rope-dependent", "inert", "unverified"),
     "args": ("harmless", "unclassified", "unverified"),

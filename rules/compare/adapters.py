@@ -14,9 +14,11 @@ from kvgate.rules.values import UNKNOWN, Basis, Field, Known
 def compare_adapters(dimension: Dimension, sides: Sides) -> list[Change]:
     """Compare adapters by name.
 
-    Kinds: ``replaced``, ``replaced-in-place``, ``added``, ``removed``, ``moved``, ``unverified``.
+    Kinds: ``replaced``, ``replaced-in-place``, ``added``, ``removed``, ``forgotten``, ``moved``, ``unverified``.
     A tombstone (``removed: true``) keeps the digest under which a name was used, so that the name coming
-    back with other bytes is a replacement. In place: adapters can be loaded while readers share the store.
+    back with other bytes is a replacement. It speaks of what the store holds, so its bytes are those of the entry
+    that it follows, or it would clear them for the next one; and where it is left out, that is said.
+    In place: adapters can be loaded while readers share the store.
     """
     path = dimension.paths[0]
     if sides.same(path) is None:
@@ -50,9 +52,13 @@ def _one(
 ) -> tuple[str, Field, Field, str] | None:
     before, after = _digest(old, old_basis), _digest(new, new_basis)
     was_gone = old is not None and old.get("removed") is True
-    if new is None or new.get("removed") is True:
-        # Never there, or a tombstone on both sides, is no change.
-        return None if old is None or was_gone else ("removed", before, after, "its entries go on the cleanup list")
+    if new is None:
+        if was_gone:
+            return "forgotten", before, after, "its entries stay on the cleanup list, of bytes that no manifest tells"
+        return None if old is None else ("removed", before, after, _CLEANUP)
+    if new.get("removed") is True:
+        # Never there is no change.
+        return None if old is None else _buried(before, after, was_gone, (old_basis, new_basis))
     if old is None:
         return "added", before, after, ""
     equal = same(before, after)
@@ -77,6 +83,23 @@ def _one(
     if old.get("path") != new.get("path"):
         return "moved", Known(old.get("path")), Known(new.get("path")), "the same bytes at another path"
     return None
+
+
+_CLEANUP = "its entries go on the cleanup list"
+
+
+def _buried(
+    before: Field, after: Field, was_gone: bool, bases: tuple[Basis, Basis]
+) -> tuple[str, Field, Field, str] | None:
+    """Compare a tombstone with the entry that it follows, which may be one itself."""
+    equal = same(before, after)
+    if equal is None:
+        return UNVERIFIED, before, after, "the tombstone is not known to be of the bytes that were there"
+    if not equal:
+        return "replaced", before, after, "the tombstone is not of the bytes that were there"
+    if bases[0] == "declared" != bases[1]:
+        return UNVERIFIED, before, after, "the tombstone says more of the bytes than was known of them"
+    return None if was_gone else ("removed", before, after, _CLEANUP)
 
 
 def _digest(entry: Mapping[str, Any] | None, basis: Basis) -> Field:

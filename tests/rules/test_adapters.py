@@ -33,6 +33,45 @@ def test_a_tombstone_needs_no_rank() -> None:
     assert decided(serving(removed=True), serving(rank=16, alpha=32)).verdict == REUSE
 
 
+LIVE, GONE = serving(), serving(removed=True)
+OTHERS, OTHERS_GONE = serving(digest=digest("8")), serving(digest=digest("8"), removed=True)
+UNTOLD_GONE = {**FRONT, "adapters": [{"name": "billing", "removed": True}]}
+NONE = {**FRONT, "adapters": []}
+
+
+@pytest.mark.parametrize("before", [LIVE, GONE], ids=["live", "gone"])
+def test_a_tombstone_is_of_the_bytes_that_it_follows(before: dict[str, Any]) -> None:
+    """Or it would give the name free for bytes of its own, while the store holds those that were there."""
+    assert decided(before, GONE).verdict == REUSE
+    for after, code, kind in ((OTHERS_GONE, 10, "replaced"), (UNTOLD_GONE, 11, "unverified")):
+        decision = decided(before, after)
+        assert (decision.verdict, decision.exit_code) == (NAMESPACE, code)
+        assert [one.change.kind for one in decision.findings] == [kind]
+        assert "tombstone" in decision.findings[0].change.detail
+    # In the order of what was served, a name that comes back is what it was.
+    assert decided(GONE, LIVE).verdict == REUSE
+    assert not decided(GONE, OTHERS).accepted
+
+
+def test_a_tombstone_proves_no_more_than_what_it_follows() -> None:
+    declared = {"provenance.adapters": "declared"}
+    assert decided({**LIVE, **declared}, {**GONE, **declared}).verdict == REUSE
+    assert decided(LIVE, {**GONE, **declared}).verdict == REUSE
+    assert decided({**LIVE, **declared}, GONE).exit_code == 11
+    assert decided({**GONE, **declared}, GONE).exit_code == 11
+
+
+@pytest.mark.parametrize(
+    "connector", [{}, {**base("lmcache-mp"), "request_features": []}], ids=["adapter in the key", "not in the key"]
+)
+def test_a_tombstone_that_is_left_out_is_said_and_asks_for_nothing(connector: dict[str, Any]) -> None:
+    """Every fresh capture leaves it out."""
+    decision = decided({**GONE, **connector}, {**NONE, **connector})
+    assert (decision.verdict, decision.exit_code) == (REUSE, 0)
+    assert [(one.change.kind, one.change.path) for one in decision.findings] == [("forgotten", "adapters.billing")]
+    assert decided({**NONE, **connector}, {**GONE, **connector}).verdict == REUSE
+
+
 @pytest.mark.parametrize("connector", ["vllm-offload-fs", "vllm-mooncake", "sglang-hicache-file"])
 def test_other_bytes_at_another_path_are_other_keys_where_the_key_holds_it(connector: str) -> None:
     """vLLM 0.33.0, v1/core/kv_cache_utils.py:578; SGLang 0.5.23, srt/lora/lora_registry.py:48."""

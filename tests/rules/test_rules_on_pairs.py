@@ -302,6 +302,16 @@ PAIRS = [
         name="the key holds the adapter, tombstone",
     ),
     pair(
+        "adapters: replaced",
+        {"adapters": [{**OTHER, "removed": True}]},
+        NAMESPACE,
+        10,
+        shared=OFFLOAD,
+        old={"adapters": [BILLING]},
+        name="a tombstone of other bytes",
+    ),
+    pair("adapters: forgotten", {}, REUSE, 0, old={"adapters": [{**BILLING, "removed": True}]}),
+    pair(
         "adapters: moved",
         {"adapters": [{**BILLING, "path": "/elsewhere"}]},
         REUSE,
