@@ -125,18 +125,23 @@ class Evidence(DataModel):
         return _binds(self.kind, self.new, new)
 
     def speaks_against(self, old: Manifest | None, new: Manifest) -> bool:
-        """Whether it is a refutation that no identity field, known in both, shows to be about another deployment."""
-        if self.state != "refuted":
-            return False
-        return not (_contradicting(self.old, old) or _contradicting(self.new, new))
+        """Whether it is a refutation that no identity field, known in both, shows to be about another deployment.
+
+        What was found of one deployment alone speaks of its entries too, where that is the old one.
+        """
+        return self.state == "refuted" and not self._contradicted(old, new)
+
+    def about_old_alone(self, old: Manifest | None, new: Manifest) -> bool:
+        """Whether it was found of one deployment alone, and that is the old one and not the new one."""
+        return self.old is None and old is not None and self._is_not(new) and not self._is_not(old)
 
     def about_others(self, old: Manifest | None, new: Manifest) -> list[str]:
         """Name what shows that it is about other deployments than these: sections, of a refutation identity paths.
 
-        What is about the new one alone is not about others, although it settles nothing between two.
+        What is about one of them alone is not about others, although it settles nothing between two.
         """
         if self.state == "refuted":
-            return sorted({*_contradicting(self.old, old), *_contradicting(self.new, new)})
+            return self._contradicted(old, new)
         if self.bound(old, new):
             return []
         pairs = [(self.new, new), *([(self.old, old)] if self.old is not None and old is not None else [])]
@@ -147,6 +152,14 @@ class Evidence(DataModel):
             if subject.sections.get(name) != _section_digest(manifest, name)
         }
         return sorted(found) or ([] if self.old is None else ["an old one"])
+
+    def _contradicted(self, old: Manifest | None, new: Manifest) -> list[str]:
+        if self.about_old_alone(old, new):
+            return []
+        return sorted({*_contradicting(self.old, old), *_contradicting(self.new, new)})
+
+    def _is_not(self, manifest: Manifest) -> bool:
+        return bool(_contradicting(self.new, manifest))
 
     def why_no_answer(self, refutation: Evidence) -> str | None:
         """Say why this does not answer a refutation, whatever it names; ``None`` where it can."""
@@ -236,8 +249,9 @@ def refutations(evidence: Sequence[Evidence], old: Manifest | None, new: Manifes
 def _answers(proof: Evidence, refutation: Evidence, old: Manifest | None, new: Manifest) -> bool:
     if refutation.digest not in proof.supersedes or proof.why_no_answer(refutation) is not None:
         return False
-    # What was found of the new deployment alone is answered by what is found of it alone.
-    return proof.supports(old, new) or (refutation.old is None and proof.supports(None, new))
+    # What was found of one deployment alone is answered by what is found of it alone.
+    alone = old if old is not None and refutation.about_old_alone(old, new) else new
+    return proof.supports(old, new) or (refutation.old is None and proof.supports(None, alone))
 
 
 def failed_answers(refutation: Evidence, evidence: Sequence[Evidence]) -> list[str]:

@@ -28,7 +28,7 @@ from kvgate.rules.discharge import TOKEN_DIMENSIONS, discharge, tokens_proved
 from kvgate.rules.evidence import Evidence, failed_answers, refutations
 from kvgate.rules.finding import Finding
 from kvgate.rules.manifest import Manifest
-from kvgate.rules.pack import Discharge, Obligation, Rule
+from kvgate.rules.pack import AdverseRule, Discharge, Obligation, Rule
 from kvgate.rules.pools import Pool, crossing, facing, overlap, pools
 from kvgate.rules.privacy import redacted
 from kvgate.rules.profile import Coverer, cover
@@ -233,7 +233,9 @@ def _first(case: Case, news: Sequence[Pool]) -> list[Finding]:
 def _pair(case: Case, sides: Sides, index: int | None, *, filed_apart: bool) -> tuple[list[Finding], Boundary]:
     """Find everything between an old and a new side. Evidence is about whole deployments, so it binds to those."""
     old, new = (case.old[index], case.new) if index is not None else (case.new, case.new)
-    refuted = refutations(case.evidence, old, new)
+    speaking = refutations(case.evidence, old, new)
+    of_old = [item for item in speaking if item.about_old_alone(old, new)]
+    refuted = [item for item in speaking if item not in of_old]
     against = {item.kind for item in refuted}
     proved = [item for item in case.evidence if item.kind not in against and _supports(item, (old, new), sides)]
     inventory = [item for item in proved if item.kind == "inventory"]
@@ -257,7 +259,35 @@ def _pair(case: Case, sides: Sides, index: int | None, *, filed_apart: bool) -> 
             continue
         settled = _settled(finding, answering.discharged_by, sides, boundary, proved, tokens, against)
         _merge(findings, replace(settled, keys_separate=keys_answer(finding.change, boundary, sides)))
+    stays = any(change.kind == "replaced-in-place" for change in changes)
+    for finding in _adverse(case, of_old, index):
+        theirs = _of_the_old_one(finding, case.pack.adverse_rule_by_id(finding.rule))
+        kept = _kept_from(theirs, sides, boundary, stays=stays)
+        findings.append(replace(kept, keys_separate=keys_answer(finding.change, boundary, sides)))
     return findings, boundary
+
+
+def _of_the_old_one(finding: Finding, rule: AdverseRule) -> Finding:
+    """Say that what was found is no fault of the new deployment, nor of its boundary: it must not read old entries."""
+    detail = f"found of the old deployment: {finding.change.detail}".rstrip(": ")
+    untrusted = "What the old deployment left is not to be trusted, and is read on unless it is kept apart."
+    why = untrusted if rule.stands else rule.why
+    change = replace(finding.change, detail=detail)
+    return replace(finding, change=change, why=why, fix=None, self_fault=False)
+
+
+def _kept_from(finding: Finding, sides: Sides, boundary: Boundary, *, stays: bool) -> Finding:
+    """Note what keeps the new deployment from what the old one left; ``stays``: the worker, with its memory."""
+    why = None
+    if sides.old_cover.absent:
+        why = "the old deployment had no persistent cache"
+    elif boundary.detached:
+        why = "the new deployment has no persistent cache"
+    elif not stays and (sides.old_cover.in_worker or sides.new_cover.in_worker):
+        why = IN_WORKER
+    if why is not None:
+        return replace(finding, met=dict.fromkeys(finding.obligations, why))
+    return _met_by(finding, boundary, sides)
 
 
 def _supports(item: Evidence, whole: tuple[Manifest, Manifest], sides: Sides) -> bool:
@@ -374,7 +404,7 @@ def _adverse(case: Case, refuted: Sequence[Evidence], index: int | None) -> list
     findings = []
     for item in refuted:
         # What the new deployment did in a place of its own is not undone where the old one filed.
-        place = index if item.old is not None or index is None or _one_place(case.old[index], case.new) else None
+        place = index if index is None or _left_by_old(item, case.old[index], case.new) else None
         rule = case.pack.adverse_rule(item)
         if rule is None:
             continue
@@ -405,6 +435,8 @@ def _adverse(case: Case, refuted: Sequence[Evidence], index: int | None) -> list
     return findings
 
 
-def _one_place(old: Manifest, new: Manifest) -> bool:
-    """Whether the two are known to file in one store under one namespace."""
+def _left_by_old(item: Evidence, old: Manifest, new: Manifest) -> bool:
+    """Whether a refutation is about what the old deployment filed, or where it did: in one store and namespace."""
+    if item.old is not None or item.about_old_alone(old, new):
+        return True
     return all(same(old.get(path), new.get(path)) is True for path in ("cache.connector", _PLACE, "cache.namespace"))

@@ -12,7 +12,7 @@ from kvgate.rules.evidence import SECTIONS, Evidence, Kind, refutations, subject
 from kvgate.rules.namespace import derive
 from kvgate.rules.packaged import data_from, parse_data
 from tests.rules.clean import FORGET, clean, digest
-from tests.rules.deciding import NAMESPACE, REUSE, STALE, about, decided
+from tests.rules.deciding import CLEAR, NAMESPACE, REUSE, STALE, about, decided
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 # One change in each section that counts.
@@ -287,6 +287,80 @@ def test_deleting_old_entries_undoes_nothing_of_what_the_new_one_did_in_its_own_
     assert decided({}, moved, **given).exit_code == 0
     assert decided({}, moved, evidence=[about(kind, "refuted", None, moved)], **given).exit_code in (10, 20)
     assert decided({}, {}, evidence=[about(kind, "refuted", None, {})], **given).exit_code == 0  # the same place
+
+
+# Changes that `check` calls harmless, or that a sourced row covers: the new deployment reads old entries.
+READS_ON: dict[str, dict[str, Any]] = {
+    "tail tensors": {"weights.checkpoint.digest": digest("9")},
+    "an upgrade": {"cache.version": "0.5.5"},
+}
+OF_ONE: tuple[tuple[Kind, int], ...] = (
+    ("bypass-diff", 10),
+    ("lifecycle-audit", 20),
+    ("tenant-canary", 20),
+    ("inventory", 10),
+)
+
+
+@pytest.mark.parametrize(("kind", "code"), OF_ONE)
+@pytest.mark.parametrize("name", READS_ON)
+def test_what_was_found_of_the_old_one_alone_is_about_the_entries_that_the_new_one_reads(
+    name: str, kind: Kind, code: int
+) -> None:
+    new = READS_ON[name]
+    refuted = about(kind, "refuted", None, {}, reason="seen as it ran")
+    assert decided({}, new).verdict == REUSE
+    decision = decided({}, new, evidence=[refuted])
+    assert (decision.verdict, decision.exit_code) == (NAMESPACE if code == 10 else CLEAR, code)
+    (finding,) = (one for one in decision.findings if one.adverse)
+    assert (finding.baseline, finding.change.detail) == (0, "found of the old deployment: seen as it ran")
+    proof = about(kind, "proved", None, {}, supersedes=[refuted.digest])
+    assert decided({}, new, evidence=[refuted, proof]).verdict == REUSE
+
+
+@pytest.mark.parametrize("kind", ["bypass-diff", "tenant-canary"])
+@pytest.mark.parametrize("name", READS_ON)
+def test_what_the_new_one_shows_is_no_answer_of_the_old_one(name: str, kind: Kind) -> None:
+    refuted = about(kind, "refuted", None, {})
+    proof = about(kind, "proved", None, READS_ON[name], supersedes=[refuted.digest])
+    assert decided({}, READS_ON[name], evidence=[refuted, proof]).exit_code in (10, 20)
+
+
+@pytest.mark.parametrize(("kind", "code"), OF_ONE)
+def test_old_entries_that_are_kept_apart_or_deleted_are_read_by_nobody(kind: Kind, code: int) -> None:
+    tail = READS_ON["tail tensors"]
+    refuted = [about(kind, "refuted", None, {})]
+    moved = {**tail, "cache.namespace": derive(clean(tail)).id}
+    assert decided({}, moved, evidence=refuted).exit_code == (0 if code == 10 else 20)
+    assert decided({}, moved, evidence=refuted, declare_clear=True).exit_code == 0
+    drained: dict[str, Any] = {"declare_clear": True, "strategy": "recreate"}
+    assert decided({}, tail, evidence=refuted, **drained).exit_code == (0 if kind != "inventory" else 10)
+    detached = {**tail, "cache.connector": None}
+    assert decided({}, detached, evidence=refuted).exit_code == 0
+
+
+@pytest.mark.parametrize(("kind", "code"), OF_ONE)
+def test_what_ended_with_the_old_worker_is_read_by_nobody(kind: Kind, code: int) -> None:
+    own: dict[str, Any] = {"cache.connector": "vllm-apc", "cache.version": None, "cache.location": None}
+    tail = {**own, **READS_ON["tail tensors"]}
+    assert decided(own, tail, evidence=[about(kind, "refuted", None, own)]).exit_code == 0
+    assert decided(own, own, evidence=[about(kind, "refuted", None, own)]).exit_code == code
+
+
+def test_no_fault_of_the_old_one_makes_the_new_one_unsafe_by_itself() -> None:
+    refuted = [about("isolation", "refuted", None, {})]
+    assert decided({}, {}, evidence=refuted).exit_code == 30
+    assert decided({}, READS_ON["tail tensors"], evidence=refuted).exit_code == 20
+
+
+@pytest.mark.parametrize("kind", [kind for kind, _ in OF_ONE])
+def test_what_was_found_of_another_deployment_is_about_no_entries_of_these(kind: Kind) -> None:
+    refuted = about(kind, "refuted", None, {"precision.kv_cache": "fp8_e4m3"})
+    assert decided({}, READS_ON["tail tensors"], evidence=[refuted]).verdict == REUSE
+    # Of several old ones it is about that one alone.
+    other = {"weights.checkpoint.digest": digest("8")}
+    decision = decided([other, {}], READS_ON["tail tensors"], evidence=[about(kind, "refuted", None, {})])
+    assert [one.baseline for one in decision.findings if one.adverse] == [1]
 
 
 def test_a_refutation_only_raises() -> None:
