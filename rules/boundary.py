@@ -206,7 +206,8 @@ def _separators(sides: Sides, filed_apart: bool) -> list[str]:
     found: dict[str, bool] = {}
     for dimension_id, paths in old.in_every_key.items():
         if dimension_id == _PLACE and not (
-            filed_apart and named_apart(sides.old.value(_PLACE), sides.new.value(_PLACE))
+            filed_apart
+            and named_apart(sides.old.value(_PLACE), sides.new.value(_PLACE), _prefixed(old) & _prefixed(new))
         ):
             continue
         others = new.in_every_key.get(dimension_id)
@@ -220,6 +221,11 @@ def _separators(sides: Sides, filed_apart: bool) -> list[str]:
             found[dimension_id] = any(sides.same(path) is False for path in differing)
     # Several values may enter as one (a world size): what tells the keys apart are those that differ themselves.
     return [name for name, itself in found.items() if itself or not any(found.values())]
+
+
+def _prefixed(cover: Coverer) -> set[str]:
+    """Return the schemes of which a connector is known to read the path, so that it is a place of its own."""
+    return {scheme for knob in cover.knobs or () if knob.path == _PLACE for scheme in knob.schemes}
 
 
 def _part_differs(sides: Sides, dimension_id: str, path: str) -> bool:
