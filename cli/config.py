@@ -26,7 +26,10 @@ class CaptureConfig(DataModel):
 
 
 class CheckConfig(DataModel):
-    """What every check is asked with; the command line wins, lists are not added up."""
+    """What every check is asked with.
+
+    The command line wins, but for evidence and corpora: it adds to those, since knowing less must not accept more.
+    """
 
     rules: str | None = None
     strategy: str | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -32,11 +33,17 @@ def check(
     first: Annotated[bool, typer.Option("--first", help="There is no old deployment yet: judge NEW alone.")] = False,
     evidence: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATH", help="Evidence: a JSON file, or a folder of them. Repeatable."),
+        typer.Option(
+            metavar="PATH",
+            help="Evidence: a JSON file, or a folder of them, beside what is configured. Repeatable.",
+        ),
     ] = None,
     corpus: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATH", help="Also render these conversations (JSONL) on both sides. Repeatable."),
+        typer.Option(
+            metavar="PATH",
+            help="Also render these conversations (JSONL) on both sides, beside what is configured. Repeatable.",
+        ),
     ] = None,
     sweep: Annotated[
         str | None,
@@ -106,6 +113,7 @@ def check(
     from kvgate.cli.config import find_config
     from kvgate.cli.output import parse_outputs, refuse_overwriting
     from kvgate.cli.progress import shown
+    from kvgate.inputs import evidence_files
     from kvgate.rules.errors import UsageError
     from kvgate.rules.packaged import packaged_names
 
@@ -125,12 +133,17 @@ def check(
     found = find_config(config, none=no_config)
     asked = found.check
     deployments = _manifests(manifests)
-    evidence = evidence or [found.path(path) for path in asked.evidence]
-    corpus = corpus or [found.path(path) for path in asked.corpus]
+    evidence = _each_once(
+        file
+        for given in [*map(found.path, asked.evidence), *(evidence or ())]
+        # A folder without any is refused where evidence is read.
+        for file in evidence_files(given) or [given]
+    )
+    corpus = _each_once([*map(found.path, asked.corpus), *(corpus or ())])
     rules = rules or _pack(asked.rules, found) or "default"
     waivers = waivers or (None if asked.waivers is None else found.path(asked.waivers))
     own_rules = None if rules in packaged_names("packs") else rules
-    inputs = _files(deployments, evidence, [*corpus, own_rules, waivers, found.file])
+    inputs = _files(deployments, [*evidence, *corpus, own_rules, waivers, found.file])
     refuse_overwriting((one.path for one in outputs if one.path is not None), inputs)
 
     from kvgate.checking import check as decide
@@ -166,14 +179,20 @@ def _manifests(manifests: list[str]) -> list[Manifest]:
     return [_stdin() if name == "-" else load_manifest(name) for name in manifests]
 
 
-def _files(manifests: list[Manifest], evidence: list[str], others: Iterable[str | Path | None]) -> Iterator[Path]:
+def _each_once(paths: Iterable[str | Path]) -> list[str]:
+    """Leave out what is named again: a file of a folder that is configured, say."""
+    found: dict[str, str] = {}
+    for path in paths:
+        found.setdefault(os.path.realpath(path), str(path))
+    return list(found.values())
+
+
+def _files(manifests: list[Manifest], others: Iterable[str | Path | None]) -> Iterator[Path]:
     """Yield every file that the check reads."""
-    from kvgate.inputs import evidence_files, manifest_files
+    from kvgate.inputs import manifest_files
 
     for manifest in manifests:
         yield from manifest_files(manifest)
-    for given in evidence:
-        yield from evidence_files(given)
     yield from (Path(name) for name in others if name is not None)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -99,3 +100,36 @@ def test_the_command_line_wins(run: Run, manifest: MakeManifest, tmp_path: Path)
         "rules default; rolling"
         in run("check", *names, "--config", "other.yaml", "--rules", "default", "--strategy", "rolling").out
     )
+
+
+def test_evidence_of_the_command_line_is_beside_what_is_configured(
+    run: Run, manifest: MakeManifest, tmp_path: Path
+) -> None:
+    names = manifest("old.yaml"), manifest("new.yaml")
+    (tmp_path / "known").mkdir()
+    for name, kind, state in (("known/bad", "bypass-diff", "refuted"), ("more", "inventory", "not-run")):
+        evidence = {"schema": "kvgate/evidence/v1", "kind": kind, "state": state, "new": {"sections": {}}}
+        (tmp_path / f"{name}.json").write_text(json.dumps(evidence))
+    (tmp_path / "kvgate.yaml").write_text("check: {evidence: [known]}\n")
+    alone = run("check", *names)
+    assert alone.code == 10
+    assert run("check", *names, "--evidence", "more.json").code == 10
+    assert run("check", *names, "--evidence", "more.json", "--no-config").code == 0
+    assert run("check", *names, "--evidence", "known/bad.json").out == alone.out  # named twice, it is read once
+    (tmp_path / "kvgate.yaml").write_text("check: {evidence: [more.json]}\n")
+    assert run("check", *names).code == 0
+
+
+def test_conversations_of_the_command_line_are_beside_what_is_configured(
+    run: Run, manifest: MakeManifest, tmp_path: Path
+) -> None:
+    names = manifest("old.yaml"), manifest("new.yaml")
+    (tmp_path / "kvgate.yaml").write_text("check: {corpus: [ours.jsonl]}\n")
+    (tmp_path / "more.jsonl").write_text('{"messages": [{"role": "user", "content": "hello"}]}\n')
+    assert run("check", *names, "--corpus", "more.jsonl").err.startswith("error: ours.jsonl")
+    (tmp_path / "ours.jsonl").write_text('{"messages": [{"role": "user", "content": "hi"}]}\n')
+    ran = run("check", *names, "--corpus", "more.jsonl", "--corpus", "./ours.jsonl", "-o", "json")
+    assert [one["path"] for one in json.loads(ran.out)["predicate"]["sources"]["corpora"]] == [
+        "ours.jsonl",
+        "more.jsonl",
+    ]
