@@ -44,6 +44,7 @@ class Dimension(DataModel):
     compare: Comparison
     needs: Literal["measured", "declared"] = "declared"
     default_of: list[str] = Field(default_factory=list)
+    never_unset: bool = False
     only_with: str | None = None
     identity: list[str]
     order: int

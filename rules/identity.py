@@ -41,6 +41,8 @@ def identity(manifest: Manifest) -> dict[str, Any]:
             continue
         for path in dimension.identity:
             field = manifest.get(path)
+            if dimension.never_unset and manifest.unset(path):
+                continue
             if isinstance(field, Known) and (value := _reduced(path, field.value, manifest)) is not UNKNOWN:
                 found[path] = value
     if (pinned := _pin(manifest)) is not None:

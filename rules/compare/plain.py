@@ -17,6 +17,8 @@ def compare_exact(dimension: Dimension, sides: Sides) -> list[Change]:
         match sides.same(path):
             case None:
                 changes.append(sides.unverified(dimension, path, sides.unknown_sides(path)))
+            case _ if dimension.never_unset and None in (sides.old.value(path), sides.new.value(path)):
+                changes.append(sides.unverified(dimension, path, "null names none, and there is one"))
             case False if dimension.default_of and None in (sides.old.value(path), sides.new.value(path)):
                 detail = "left to the engine's default on one side, which may be the other side's very value"
                 changes.append(sides.unverified(dimension, path, detail))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from kvgate.rules.catalogue import Dimension
+from kvgate.rules.catalogue import Dimension, owner_of
 from kvgate.rules.change import UNVERIFIED, Change, same
 from kvgate.rules.manifest import Manifest
 from kvgate.rules.profile import Coverer
@@ -43,7 +43,12 @@ class Sides:
 
     def defaults_known_equal(self, dimension: Dimension) -> bool:
         """Whether everything that sets this dimension's default is known and equal on both sides."""
-        return all(self.same(path) is True for path in dimension.default_of)
+        return all(self._known_equal(path) for path in dimension.default_of)
+
+    def _known_equal(self, path: str) -> bool:
+        owner = owner_of(path)
+        nameless = owner is not None and owner.never_unset and self.both_null(path)
+        return self.same(path) is True and not nameless
 
     def change(self, dimension: Dimension, kind: str, path: str, *, scope: str = "all", detail: str = "") -> Change:
         """Make a change of the fields at ``path``."""
@@ -55,10 +60,10 @@ class Sides:
 
     def default_unverified(self, dimension: Dimension, path: str) -> Change:
         """Make the change that says that two defaults were compared, and what would show them to be the same."""
-        lacking = [anchor for anchor in dimension.default_of if self.same(anchor) is not True]
+        lacking = [anchor for anchor in dimension.default_of if not self._known_equal(anchor)]
         what = ", ".join(lacking) or "version, package set or image"
         detail = f"unset on both sides, and what sets the default is not known to be equal ({what})"
-        unknown = next((anchor for anchor in lacking if self.same(anchor) is None), None)
+        unknown = next((anchor for anchor in lacking if self.same(anchor) is not False), None)
         return replace(self.unverified(dimension, path, detail), lacks=unknown)
 
     def unknown_sides(self, path: str) -> str:

@@ -258,7 +258,6 @@ def test_an_unset_limit_is_equal_where_its_default_is() -> None:
 # ---- null is known to be unset, and equal only where its default is ----
 
 DEFAULTS = {
-    "engine.accelerator": ["engine.name", "engine.version"],
     "engine.attention_backend": ["engine.name", "engine.version", "engine.accelerator"],
     "engine.block_size": ["engine.name", "engine.version", "engine.accelerator", "engine.attention_backend"],
     "engine.kv_layout": ["engine.name", "engine.version", "engine.accelerator", "engine.attention_backend"],
@@ -282,6 +281,31 @@ def test_two_nulls_are_equal_where_what_sets_the_default_is(path: str) -> None:
     for source in DEFAULTS[path]:
         assert (path, "unverified") in kinds(decided(unset, {**unset, source: ANOTHER[source]}))
         assert (path, "unverified") in kinds(decided({**unset, source: FORGET}, {**unset, source: FORGET}))
+
+
+NAMELESS = {"engine.accelerator": None}
+LEFT = {path: None for path, sources in DEFAULTS.items() if "engine.accelerator" in sources}
+
+
+def test_null_names_no_accelerator_and_every_engine_runs_on_one() -> None:
+    """`unset: [engine]` writes it; backend, layout and block size are other ones on another GPU where they are left."""
+    for old, new in ((NAMELESS, NAMELESS), (NAMELESS, {}), ({}, NAMELESS)):
+        decision = decided(old, new)
+        assert (decision.verdict, decision.exit_code) == (NAMESPACE, 11)
+        (only,) = decision.findings
+        assert (only.change.path, only.change.kind) == ("engine.accelerator", "unverified")
+        assert only.settle == "--set engine.accelerator=H200 (cpu for none)"
+    both = {**NAMELESS, **LEFT}
+    found = decided(both, both).findings
+    assert {one.change.path for one in found if one.unverified} == {"engine.accelerator", *LEFT}
+    assert {one.settle for one in found} == {"--set engine.accelerator=H200 (cpu for none)"}
+
+
+@pytest.mark.parametrize("name", ["H200", "cpu"])
+def test_an_accelerator_that_is_named_answers_for_all_that_is_left_to_it(name: str) -> None:
+    named = {"engine.accelerator": name, **LEFT}
+    assert decided(named, named).verdict == REUSE
+    assert decided({**NAMELESS, "cache.connector": None}, {**NAMELESS, "cache.connector": None}).exit_code == 0
 
 
 # ---- defaults of two libraries ----

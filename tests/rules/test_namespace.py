@@ -54,7 +54,7 @@ IDENTITY: dict[str, list[dict[str, Any]]] = {
     "engine.name": [{"engine.name": "sglang"}],
     "engine.version": [{"engine.version": "0.32.0"}],
     "engine.build": [{"engine.packages": digest("9")}],
-    "engine.accelerator": [{"engine.accelerator": None}],
+    "engine.accelerator": [{"engine.accelerator": "B200"}],
     "engine.attention_backend": [{"engine.attention_backend": None}],
     "engine.block_size": [{"engine.block_size": 32}],
     "engine.kv_layout": [{"engine.kv_layout": "HND"}],
@@ -226,6 +226,12 @@ def test_a_pinned_commit_stands_in_where_no_digest_was_taken() -> None:
     assert derive(clean(pinned("a"))).id not in (None, derive(clean(pinned("b"))).id)
     assert derive(clean({"weights.checkpoint": None, "weights.hub": None})).id is None
     assert derive(clean({"weights.checkpoint": None, "weights.hub": FORGET})).id is None
+
+
+def test_an_accelerator_that_nobody_named_is_missing() -> None:
+    found = derive(clean({"engine.accelerator": None}))
+    assert (found.id, [name for name, _ in found.missing]) == (None, ["engine.accelerator"])
+    assert derive(clean({"engine.accelerator": "cpu"})).id is not None
 
 
 def test_without_a_store_what_shapes_the_store_plays_no_part() -> None:
