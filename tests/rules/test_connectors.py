@@ -232,7 +232,7 @@ MODELS = {"weights.checkpoint.digest": digest("9"), "weights.checkpoint.kv_diges
 def two_models(connector: str, name: dict[str, Any]) -> Decision:
     """Serve two models in front of one store, as two pools."""
     pools = [{"name": "one", "set": {}}, {"name": "two", "set": {**MODELS, **name}}]
-    side = {**base(connector), "roles": pools}
+    side = {**base(connector), "roles": pools, "provenance.roles": "computed"}
     return decided(side, side, profiles=SPOKEN)
 
 
