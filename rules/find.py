@@ -45,11 +45,13 @@ class Between:
         baseline: index of the old deployment.
         pool: which pools, where there are several; else ``None``.
         boundary: what keeps them apart.
+        old: the old deployment, or its pool.
     """
 
     baseline: int
     pool: str | None
     boundary: Boundary
+    old: Manifest
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ def find(case: Case) -> Found:
                 _across(_face(case, pair, index, stays=same(at[pair[1].name], pair[1].manifest.get(_PLACE)) is True))
                 for pair in crossing(olds, news)
             ]
-        boundaries += [Between(index, pair.name, pair.boundary) for pair in paired]
+        boundaries += [Between(index, pair.name, pair.boundary, pair.sides.old) for pair in paired]
         for pair in paired:
             findings += _new(findings, [_in_pool(one, pair.name) for one in pair.findings])
         findings += _new(findings, _pools_changed(case, old, index, paired))
@@ -272,7 +274,7 @@ def _of_the_old_one(finding: Finding, rule: AdverseRule) -> Finding:
     detail = f"found of the old deployment: {finding.change.detail}".rstrip(": ")
     untrusted = "What the old deployment left is not to be trusted, and is read on unless it is kept apart."
     why = untrusted if rule.stands else rule.why
-    change = replace(finding.change, detail=detail)
+    change = replace(finding.change, old=finding.change.new, new=UNKNOWN, detail=detail)
     return replace(finding, change=change, why=why, fix=None, self_fault=False)
 
 

@@ -81,7 +81,7 @@ def _row(report: Report, finding: Shown) -> str:
         code(finding.rule),
         " ".join(part for part in (code(_cut(finding.path)), escaped((scope + about).strip())) if part),
         "" if finding.alone else code(_cut(finding.old)) or "not known",
-        code(_cut(finding.new)) or "not known",
+        code(_cut(finding.new)) or ("" if finding.kind == "adverse" else "not known"),
         *(escaped(answer) for answer in finding.answers),
     ]
     return f"| {' | '.join(cells)} |\n"

@@ -71,8 +71,8 @@ class Shown:
 
     @property
     def alone(self) -> bool:
-        """Whether it is about the new deployment, or a piece of evidence, so that there is no old value."""
-        return self.baseline is None or self.kind == "adverse"
+        """Whether it is about the new deployment, or a piece of evidence that is not of the old one: no old value."""
+        return self.baseline is None or (self.kind == "adverse" and self.old is None)
 
     @property
     def key_unknown(self) -> str | None:
@@ -247,13 +247,18 @@ def read_report(record: Mapping[str, Any]) -> Report:
         evidence=tuple(_evidence(one, used, answered) for one in body["evidence"]),
         derived=body["namespace"].get("derived"),
         missing=tuple((one["dimension"], one["settle"]) for one in body["namespace"].get("missing", ())),
-        namespace=place_text(body["namespace"].get("current", {})),
+        namespace=_namespace(body["namespace"].get("current", {})),
         waived=tuple(body["waivers"].get("used", ())),
         unused_waivers=tuple(
             f"{one['rule']} on {one['dimension']} (owner {one['owner']}, until {one['expires']}): {one['because']}"
             for one in body["waivers"].get("unused", ())
         ),
     )
+
+
+def _namespace(current: Mapping[str, Any]) -> str:
+    own = current.get("pools")
+    return place_text(current) if own is None else "; ".join(f"{name}: {place_text(own[name])}" for name in sorted(own))
 
 
 def _finding(data: Mapping[str, Any]) -> Shown:

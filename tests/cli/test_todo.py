@@ -16,7 +16,7 @@ from kvgate.rules.evidence import Coverage, Evidence, subject_of
 from kvgate.rules.pack import shipped_pack
 from kvgate.rules.record import record_of
 from tests.cli.decisions import AS_OF, record
-from tests.rules.clean import FORGET, clean
+from tests.rules.clean import FORGET, clean, digest
 
 SENTENCE = (
     "The profile vllm-offload-fs speaks for engine.version >=0.31,<=0.33.0, not for 0.33.1: nothing is known of what "
@@ -168,6 +168,24 @@ def test_entries_that_only_a_declared_deletion_keeps_apart_are_to_be_deleted() -
     (step,) = steps(report)
     assert step.notes == ("In this order: stop the old workers, delete, start the new ones.",)
     assert steps(_report(OFFLOAD, OFFLOAD, declare_clear=True, strategy="recreate")) == []
+
+
+def test_what_was_found_of_the_old_one_alone_is_said_of_it_and_answered_by_a_setting() -> None:
+    found = Evidence(
+        schema="kvgate/evidence/v1",
+        kind="bypass-diff",
+        state="refuted",
+        new=subject_of(clean(), "bypass-diff"),
+        reason="2 of 9 answers differ",
+    )
+    tail = _record({}, {"weights.checkpoint.digest": digest("9")}, found)
+    (step,) = steps(read_report(tail))
+    assert step.what == "Put the new deployment in a namespace of its own: this setting"
+    assert "found of the old deployment: 2 of 9 answers differ" in render_text(tail, width=120, color=False)
+    # Old, then new: nothing was seen of the new one.
+    assert "| `refuted-bypass-diff` | `evidence.bypass-diff` | `2 of 9 answers differ` |  |" in render_markdown(tail)
+    (step,) = steps(read_report(_record({}, {}, found)))
+    assert step.what == "Answers differ with reuse on and off: no setting answers that"
 
 
 def test_what_ends_with_the_worker_is_not_to_be_deleted() -> None:
