@@ -54,7 +54,8 @@ _COMPARISONS: Mapping[Comparison, Callable[[Dimension, Sides], list[Change]]] = 
 }
 
 # Comparisons that stay silent on a differing leaf on purpose: a digest that is equal decides for what it covers, labels
-# and unused parts of an address are no difference, and what is unknown of the new side alone is said there.
+# and unused parts of an address are no difference, flags that are null are none, and what is unknown of the new side
+# alone is said there.
 _SILENT_BY_DESIGN = frozenset(
     {
         "label",
@@ -67,6 +68,7 @@ _SILENT_BY_DESIGN = frozenset(
         "template",
         "max_model_len",
         "adapters",
+        "args",
         "tenancy",
         "scales",
         "mutable",

@@ -180,7 +180,10 @@ def counting_args(args: Mapping[str, Any], engine: str | None) -> dict[str, Any]
 
 
 def compare_args(dimension: Dimension, sides: Sides) -> list[Change]:
-    """Compare launch flags flag by flag (kinds: ``harmless``, ``unclassified``, ``unverified``); ``null`` is none."""
+    """Compare launch flags flag by flag (kinds: ``harmless``, ``unclassified``, ``unverified``).
+
+    ``null`` is none, as ``{}`` is.
+    """
     path = dimension.paths[0]
     if sides.same(path) is None:
         return [sides.unverified(dimension, path, sides.unknown_sides(path))]

@@ -338,6 +338,16 @@ def test_nothing_is_said_of_defaults_of_one_library_or_of_unknown_ones(origin: d
 # ---- launch flags ----
 
 
+@pytest.mark.parametrize(("one", "other"), [(None, {}), (None, None), ({}, {})])
+def test_no_flags_are_no_flags_however_they_are_written(one: Any, other: Any) -> None:
+    """They are one identity too, so no namespace would keep them apart."""
+    for old, new in ((one, other), (other, one)):
+        decision = decided({"engine.args": old}, {"engine.args": new})
+        assert (decision.verdict, decision.exit_code, decision.findings) == (REUSE, 0, ())
+        assert decided({"engine.args": old}, {"engine.args": {"enable-dbo": True}}).exit_code == 10
+        assert decided({"engine.args": old}, {"engine.args": FORGET}).exit_code == 11
+
+
 @pytest.mark.parametrize(
     ("old", "new", "found"),
     [
