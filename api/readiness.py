@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvgate.inputs import hash_file, load_manifest, sidecar_path
 from kvgate.probes.completions.replicas import NOT_TOLD, SEVERAL, Seen, together
 from kvgate.probes.completions.server import answering_server, open_client
-from kvgate.probes.readiness.items import Item, Readiness, compared, shown, unknown_names
+from kvgate.probes.readiness.fitting import Fit, asked_pools, fitting, nearest, pool_item
+from kvgate.probes.readiness.items import Item, Readiness, ReadyState, compared, shown, unknown_names
+from kvgate.rules.canonical import canonical_json
 from kvgate.rules.errors import InputError, UsageError
 from kvgate.rules.manifest import Manifest
 from kvgate.rules.namespace import PREFIX
@@ -62,6 +64,7 @@ UNTOLD = (
 )
 """The same, of which no engine tells."""
 
+_ORDER: tuple[ReadyState, ...] = ("ready", "cannot tell", "not ready")  # the best first
 _DERIVED = re.compile(rf"{PREFIX}[a-z2-7]{{32}}")
 _BESIDE = {"side_files", "gguf"}  # what a capture notes with a configuration
 _LONGEST = 200  # characters of a server's words
@@ -81,12 +84,14 @@ def verify_worker(
     *,
     corpora: Sequence[str | Path] = (),
     unasked: Collection[str] = (),
+    pool: str | None = None,
     progress: Progress = silent,
 ) -> Readiness:
     """Compare a running worker with the deployment that a decision record approved.
 
     The record is not derived again: what it was made from need not be at hand where a worker starts. The manifest that
-    it is about must be, with the bytes that it had.
+    it is about must be, with the bytes that it had. Of a deployment with pools a worker is one of one of them: it is
+    held against each, and the item ``pool`` says which it is.
 
     Args:
         path: of the record.
@@ -94,26 +99,40 @@ def verify_worker(
         key: its API key.
         corpora: conversations that the manifest's snapshot was taken of, where it is not the diagnostic corpus.
         unasked: names of items that are accepted without an answer.
+        pool: the pool that the worker is of, where that is known; else it may be of any.
         progress: told what is asked.
 
     Raises:
         InputError: the record or the manifest cannot be read, or is another; the server cannot be reached.
-        UsageError: ``unasked`` names what is no item.
+        UsageError: ``unasked`` names what is no item, ``pool`` what is no pool.
     """
     record = read_record(Path(path))
     manifest = _approved(record, str(path))
+    approved = asked_pools(manifest, pool)
     before = _who(endpoint, key)
-    items = [
-        _decision(record),
-        *settings_of(manifest, endpoint, key, checkpoint=True),
-        _untold(manifest),
-        _weights(manifest, endpoint, key, progress),
-        _tokens(manifest, endpoint, key, corpora, progress),
-        _process(endpoint, key, before),
+    told = settings_of(manifest, endpoint, key, pool=pool, checkpoint=True)
+    left = fitting(told) or [nearest(told)]  # to ask for weights takes long: not for pools that it cannot be of
+    weights = _by_section("weights", left, lambda one: _weights(one, endpoint, key, progress))
+    tokens = _by_section("tokenizer", left, lambda one: _tokens(one, endpoint, key, corpora, progress))
+    found = [
+        Fit(one.pool, (*one.items, _untold(one.pool.manifest), *asked))
+        for one, *asked in zip(left, weights, tokens, strict=True)
     ]
-    if wrong := unknown_names(unasked, items):
+    which = pool_item(approved, found)
+    around = (_decision(record), *([which] if which else ())), (_process(endpoint, key, before),)
+    answers = [Readiness((*around[0], *one.items, *around[1]), frozenset(unasked)) for one in found]
+    best = min(answers, key=lambda one: (_ORDER.index(one.state), one.differing))
+    if wrong := unknown_names(unasked, best.items):
         raise UsageError(f"there is no item {wrong[0]!r}", where="--unasked", hint="the report names them")
-    return Readiness(tuple(items), frozenset(unasked))
+    return best
+
+
+def _by_section(section: str, fits: Sequence[Fit], ask: Callable[[Manifest], Item]) -> list[Item]:
+    """Ask for each pool, once for those that have a section alike."""
+    keys = [canonical_json(one.pool.manifest.data.get(section)) for one in fits]
+    first = {key: one.pool.manifest for key, one in reversed(list(zip(keys, fits, strict=True)))}
+    found = {key: ask(manifest) for key, manifest in first.items()}
+    return [found[key] for key in keys]
 
 
 def _approved(record: Mapping[str, Any], where: str) -> Manifest:
@@ -133,26 +152,37 @@ def _decision(record: Mapping[str, Any]) -> Item:
     return compared("record", "accepted", "accepted" if accepted else "not accepted", why, equal=accepted)
 
 
-def settings_of(manifest: Manifest, endpoint: str, key: str | None = None, *, checkpoint: bool = False) -> list[Item]:
+def settings_of(
+    manifest: Manifest, endpoint: str, key: str | None = None, *, pool: str | None = None, checkpoint: bool = False
+) -> list[Fit]:
     """Compare what a running server says of itself with a manifest: model, adapters, settings, store.
 
     Args:
         manifest: what was approved.
         endpoint: where the server answers.
         key: its API key.
+        pool: the pool that it is of, where that is known.
         checkpoint: compare the configuration in the model's folder, too, where there is one: that takes seconds.
+
+    Returns:
+        What differs from each pool that it may be of; from the deployment where it has none.
 
     Raises:
         InputError: it cannot be reached, or is no engine that is known.
+        UsageError: there is no such pool.
     """
     from kvgate.deployments.running import ask_running
 
+    approved = asked_pools(manifest, pool)
     running = ask_running(endpoint, key)
-    return [
-        *_names(manifest, running),
-        *(_setting(manifest, path, running) for path in SETTINGS),
-        _config(manifest, running, checkpoint=checkpoint),
-    ]
+    return [Fit(one, tuple(_settings(one.manifest, running, checkpoint=checkpoint))) for one in approved]
+
+
+def _settings(manifest: Manifest, running: Running, *, checkpoint: bool) -> Iterator[Item]:
+    yield from _names(manifest, running)
+    for path in SETTINGS:
+        yield _setting(manifest, path, running)
+    yield _config(manifest, running, checkpoint=checkpoint)
 
 
 def _config(manifest: Manifest, running: Running, *, checkpoint: bool) -> Item:

@@ -25,6 +25,10 @@ AskedServer = Annotated[
 AskedManifest = Annotated[
     str | None, typer.Option(metavar="MANIFEST", help="What is asked, as it was captured: evidence is about it.")
 ]
+AskedPool = Annotated[
+    str | None,
+    typer.Option("--pool", metavar="NAME", help="The pool that the server is of. [default: whichever it fits]"),
+]
 AnswerSeconds = Annotated[
     float, typer.Option(metavar="SECONDS", min=1, max=86_400, help="Within which an answer must come.")
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from kvgate.rules.errors import InputError, UsageError
 if TYPE_CHECKING:
     from kvgate.rules.evidence import Evidence, Kind
     from kvgate.rules.manifest import Manifest
+    from kvgate.rules.pools import Pool
 
 
 def probe_outputs(given: Sequence[str] | None) -> tuple[str, Path | None]:
@@ -73,33 +75,67 @@ def manifests_of(new: str | None, old: str | None, target: Path | None) -> tuple
     )
 
 
-def refuse_other_server(manifest: Manifest, endpoint: str, key: str | None) -> dict[str, str]:
+@dataclass(frozen=True)
+class Asked:
+    """What a server is, of the deployment that evidence is about.
+
+    Attributes:
+        pools: that it may be of; the deployment itself where it has none.
+        missing: what is not known of it, for the evidence's coverage.
+
+    """
+
+    pools: tuple[Pool, ...]
+    missing: dict[str, str]
+
+
+def refuse_other_server(manifest: Manifest, endpoint: str, key: str | None, pool: str | None = None) -> Asked:
     """Refuse to write about one deployment what another one answered.
 
-    Returns:
-        What is not known of it, for the evidence's coverage: a server behind a gateway may not say what it is.
+    A server behind a gateway may not say what it is: then it is the caller's word.
 
     Raises:
-        InputError: the server tells a setting that is another in the manifest.
+        InputError: the server tells a setting that is another in the manifest, and in each pool of it.
+        UsageError: the manifest has no such pool.
 
     """
     from kvgate.corpora.endpoints.server import NoKnownEngineError
+    from kvgate.probes.readiness.fitting import asked_pools, fitting, nearest
     from kvgate.readiness import settings_of
 
+    approved = asked_pools(manifest, pool)
     try:
-        items = settings_of(manifest, endpoint, key)
+        found = settings_of(manifest, endpoint, key, pool=pool)
     except NoKnownEngineError:
-        return {"deployment": "the server does not say what it is, so that it is this one is the caller's word"}
-    different = [item for item in items if item.state == "differs"]
-    if different:
-        first = different[0]
+        word = {"deployment": "the server does not say what it is, so that it is this one is the caller's word"}
+        return Asked(approved, word | _other_pools(manifest, approved))
+    fits = fitting(found)
+    if not fits:
+        near = nearest(found)
+        first = next(item for item in near.items if item.state == "differs")
+        which = manifest.source if near.pool.name is None else f"{manifest.source}, pool {near.pool.name}"
+        others = ", and none of its other pools" if len(found) > 1 else ""
         raise InputError(
-            f"is not the deployment in {manifest.source}: {first.name} is {first.found} here, not {first.approved}",
+            f"is not the deployment in {which}{others}: {first.name} is {first.found} here, not {first.approved}",
             where=endpoint,
             hint="kvgate record verify --endpoint says all that differs",
         )
-    untold = ", ".join([*(item.name for item in items if item.state == "not asked"), "weights", "tokens"])
-    return {"deployment": f"not asked here, so that it is the caller's word: {untold}"}
+    silent = dict.fromkeys(item.name for one in fits for item in one.items if item.state == "not asked")
+    word = {
+        "deployment": f"not asked here, so that it is the caller's word: {', '.join([*silent, 'weights', 'tokens'])}"
+    }
+    asked = tuple(one.pool for one in fits)
+    return Asked(asked, word | _other_pools(manifest, asked))
+
+
+def _other_pools(manifest: Manifest, asked: Sequence[Pool]) -> dict[str, str]:
+    """Say which pools one server speaks of: evidence is about all of them."""
+    from kvgate.probes.readiness.fitting import listed, names_of
+    from kvgate.rules.pools import pools
+
+    if len(pools(manifest)) == 1:
+        return {}
+    return {"pools": f"all but one: a server of {listed(names_of(asked))} was asked"}
 
 
 def begin_asking(
@@ -110,8 +146,9 @@ def begin_asking(
     *,
     endpoint: str,
     key: str | None,
+    pool: str | None,
     command: str,
-) -> dict[str, str]:
+) -> Asked:
     """Write that nothing has been found yet, and refuse another server than the deployment.
 
     Returns:
@@ -119,12 +156,16 @@ def begin_asking(
 
     Raises:
         InputError: it cannot be written, or the server is another; the evidence says so then.
+        UsageError: the deployment has no such pool; nothing is written then.
 
     """
+    from kvgate.probes.readiness.fitting import asked_pools
+
+    asked_pools(new, pool)
     if target is not None:
         begin_evidence(target, kind, new, old, command=command)
     try:
-        return refuse_other_server(new, endpoint, key)
+        return refuse_other_server(new, endpoint, key, pool)
     except InputError as error:
         if target is not None:
             begin_evidence(target, kind, new, old, command=command, reason=f"the server {error.message}")

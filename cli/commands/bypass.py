@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvgate.cli.api_key import ApiKeyEnv, api_key
-from kvgate.cli.options import AnswerSeconds, AskedManifest, AskedServer, Debug, EvidenceOutput, NoColor
+from kvgate.cli.options import AnswerSeconds, AskedManifest, AskedPool, AskedServer, Debug, EvidenceOutput, NoColor
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kvgate.rules.manifest import Manifest
 
 _EXITS = {"cache not implicated": 0, "cache implicated": 10, "cannot tell": 11}
@@ -34,6 +36,7 @@ def bypass(
         ),
     ] = "auto",
     manifest: AskedManifest = None,
+    pool: AskedPool = None,
     old: Annotated[
         str | None, typer.Option(metavar="MANIFEST", help="The deployment that filled the cache, for the evidence.")
     ] = None,
@@ -76,7 +79,7 @@ def bypass(
 
     from kvgate import __version__
     from kvgate.cli import console
-    from kvgate.cli.answering import answers, earlier_refutations
+    from kvgate.cli.answering import earlier_refutations
     from kvgate.cli.formats.bypass import bypass_data, bypass_page
     from kvgate.cli.formats.page import Page
     from kvgate.cli.listing import as_json
@@ -84,9 +87,8 @@ def bypass(
     from kvgate.cli.probing import as_words, begin_asking, finite, manifests_of, probe_outputs, write_evidence
     from kvgate.cli.progress import shown
     from kvgate.probes.bypass.diff import bypass_diff
-    from kvgate.probes.bypass.evidence import bypass_evidence
+    from kvgate.probes.bypass.evidence import bypass_evidence, why_no_answer
     from kvgate.probes.bypass.methods import choose_method
-    from kvgate.probes.bypass.noise import alike
     from kvgate.probes.bypass.tolerance import step_of, tolerance_of
     from kvgate.probes.completions.requests import read_requests
     from kvgate.probes.completions.server import answering_server, open_client
@@ -97,36 +99,50 @@ def bypass(
     new, before = manifests_of(manifest, old, target)
     if new is None and supersedes:
         raise UsageError("an answer is evidence about a deployment", where="--supersedes", hint="--manifest MANIFEST")
+    if new is None and pool is not None:
+        raise UsageError("is one of a manifest's", where="--pool", hint="--manifest MANIFEST")
     earlier = [] if new is None else earlier_refutations(supersedes or (), ("bypass-diff",), before, new)
     key = api_key(api_key_env)
     client = open_client(endpoint, key, seconds)
-    given = {"--manifest": manifest, "--old": old, "--api-key-env": api_key_env, "--tolerance": tolerance}
+    given = {
+        "--manifest": manifest,
+        "--pool": pool,
+        "--old": old,
+        "--api-key-env": api_key_env,
+        "--tolerance": tolerance,
+    }
     words = ["kvgate", "bypass", "--endpoint", client.url, "--requests", str(requests), *as_words(given)]
     words += [word for one in earlier for word in ("--supersedes", one.file)]
     command = shlex.join(words)
-    missing = {}
+    server_is = None
     if target is not None:
         inputs = [*(one.source for one in (new, before) if one is not None), *(one.file for one in earlier)]
         refuse_overwriting([target], [requests, *map(Path, inputs)])
     if new is not None:
-        missing = begin_asking(target, "bypass-diff", new, before, endpoint=endpoint, key=key, command=command)
+        server_is = begin_asking(
+            target, "bypass-diff", new, before, endpoint=endpoint, key=key, pool=pool, command=command
+        )
+    readers = [] if server_is is None else [one.manifest for one in server_is.pools]
     asked = read_requests(requests)
     step = None  # who gives a tolerance wants no other
     if allowed is None:
-        allowed, step = tolerance_of(_compute(new)), step_of(_compute(new))
+        allowed, step = tolerance_of(_compute(readers)), step_of(_compute(readers))
     with client, shown(quiet=quiet, no_color=no_color) as progress:
         server = answering_server(client)
         found = bypass_diff(
-            server, asked, choose_method(method, server, asked), allowed, progress, step, alike=alike(new, before)
+            server, asked, choose_method(method, server, asked), allowed, progress, step, alike=_alike(readers, before)
         )
-    if target is not None and new is not None:
+    if target is not None and new is not None and server_is is not None:
         tools = {"kvgate": __version__} | ({server.engine: server.version or ""} if server.engine else {})
         command = f"{command} --method {found.method}"
-        evidence = bypass_evidence(found, new, before, missing=missing, tools=tools, command=command)
-        answered = [one.evidence.digest for one in earlier if evidence.why_no_answer(one.evidence) is None]
+        evidence = bypass_evidence(
+            found, new, before, asked=server_is.pools, missing=server_is.missing, tools=tools, command=command
+        )
+        reasons = [(one, why_no_answer(evidence, one.evidence)) for one in earlier]
+        answered = [one.evidence.digest for one, why in reasons if why is None]
         write_evidence(target, evidence.model_copy(update={"supersedes": answered}))
-        for file, why in answers([evidence], earlier):
-            console.say(f"answers {file}" if why is None else f"does not answer {file}: {why}")
+        for one, why in reasons:
+            console.say(f"answers {one.file}" if why is None else f"does not answer {one.file}: {why}")
     if quiet:
         console.emit(f"{found.verdict}\n")
     elif form == "json":
@@ -138,6 +154,17 @@ def bypass(
     return _EXITS[found.verdict]
 
 
-def _compute(manifest: Manifest | None) -> str | None:
-    value = None if manifest is None else manifest.value("precision.compute")
-    return value if isinstance(value, str) else None
+def _compute(readers: Sequence[Manifest]) -> str | None:
+    """Return what the pools compute in that may have answered; ``None`` where it is not one type, or not known."""
+    values: set[str | None] = {one.value("precision.compute") for one in readers}
+    return values.pop() if len(values) == 1 else None
+
+
+def _alike(readers: Sequence[Manifest], old: Manifest | None) -> bool:
+    """Whether whatever filled the cache computes as whatever reads it does."""
+    from kvgate.probes.bypass.noise import alike
+    from kvgate.rules.pools import pools
+
+    writers = () if old is None else pools(old)
+    pairs = [alike(reader, writer.manifest) for reader in readers for writer in writers]
+    return bool(pairs) and all(pairs)

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from kvgate.cli.api_key import ApiKeyEnv, api_key, secret
-from kvgate.cli.options import AnswerSeconds, AskedManifest, AskedServer, Debug, EvidenceOutput, NoColor
+from kvgate.cli.options import AnswerSeconds, AskedManifest, AskedPool, AskedServer, Debug, EvidenceOutput, NoColor
 
 _EXITS = {"isolated": 0, "leaks": 10, "cannot tell": 11}
 
@@ -53,6 +53,7 @@ def probe_isolation(
     ] = 3,
     seconds: AnswerSeconds = 60,
     manifest: AskedManifest = None,
+    pool: AskedPool = None,
     output: EvidenceOutput = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the outcome alone.")] = False,
     no_color: NoColor = False,
@@ -93,6 +94,8 @@ def probe_isolation(
         raise UsageError(f"there is no API {api!r} here", where="--api", hint=", ".join(APIS))
     carried = _carried(field, value, by_key=other_api_key_env is not None)
     new, _ = manifests_of(manifest, None, target)
+    if new is None and pool is not None:
+        raise UsageError("is one of a manifest's", where="--pool", hint="--manifest MANIFEST")
     keys = [api_key(api_key_env), secret(other_api_key_env, "--other-api-key-env")]
     if other_api_key_env is None:
         keys[1] = keys[0]
@@ -103,12 +106,15 @@ def probe_isolation(
     by_field = None if other_api_key_env else field
     told = {"--api": api, "--words": words, "--settle": settle, "--tries": tries, "--model": model}
     told |= {"--field": by_field, "--api-key-env": api_key_env, "--other-api-key-env": other_api_key_env}
-    told |= {"--manifest": manifest}
+    told |= {"--manifest": manifest, "--pool": pool}
     command = shlex.join(["kvgate", "canary", "probe", "--endpoint", clients[0].url, *as_words(told)])
     missing = {"stored late": f"what a store keeps later than {settle:g} s after a request"}
+    server_is = None
     if new is not None:
         refuse_overwriting([] if target is None else [target], [Path(new.source)])
-        missing |= begin_asking(target, "tenant-canary", new, None, endpoint=endpoint, key=keys[0], command=command)
+        server_is = begin_asking(
+            target, "tenant-canary", new, None, endpoint=endpoint, key=keys[0], pool=pool, command=command
+        )
     with contextlib.ExitStack() as stack:
         progress = stack.enter_context(shown(quiet=quiet, no_color=no_color))
         servers = [answering_server(stack.enter_context(client)) for client in clients]
@@ -128,10 +134,12 @@ def probe_isolation(
             progress=progress,
         )
         found = replace(seen, who=together(server.look_again() for server in servers))
-    if target is not None and new is not None:
+    if target is not None and new is not None and server_is is not None:
+        missing |= server_is.missing
         engine, version = servers[0].engine, servers[0].version
         tools = {"kvgate": __version__} | ({engine: version or ""} if engine else {})
-        write_evidence(target, isolation_evidence(found, new, missing=missing, tools=tools, command=command))
+        evidence = isolation_evidence(found, new, asked=server_is.pools, missing=missing, tools=tools, command=command)
+        write_evidence(target, evidence)
     if quiet:
         console.emit(f"{found.state}\n")
     elif form == "json":

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from kvgate.cli.api_key import ApiKeyEnv, api_key
-from kvgate.cli.options import Debug, NoColor
+from kvgate.cli.options import AskedPool, Debug, NoColor
 
 DIFFERS = 3
 NOT_READY = 10
@@ -72,6 +72,7 @@ def verify_record(
         list[str] | None,
         typer.Option(metavar="ITEM", help="An item of the report that need not be answered. Repeatable."),
     ] = None,
+    pool: AskedPool = None,
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="text|json", help="How to print what a worker answered.")
     ] = "text",
@@ -82,7 +83,8 @@ def verify_record(
     """Derive a record again from its inputs; with --endpoint, compare a running worker with what it approved.
 
     Run it in the folder in which `kvgate check` was run: inputs are found by the paths in the record. With --endpoint
-    only the new manifest and what lies beside it need to be there, and nothing is derived again.
+    only the new manifest and what lies beside it need to be there, and nothing is derived again. A worker of a
+    deployment with pools is held against each, or against --pool: the report says which it is.
 
     Exit codes:
       0   the record is what its inputs give; with --endpoint: ready, everything that was approved is here
@@ -103,9 +105,17 @@ def verify_record(
     wanted = json_wanted(output)
     if endpoint is not None:
         return _worker(
-            file, endpoint, api_key_env, corpus or [], unasked or [], wanted=wanted, quiet=quiet, no_color=no_color
+            file,
+            endpoint,
+            api_key_env,
+            corpus or [],
+            unasked or [],
+            pool,
+            wanted=wanted,
+            quiet=quiet,
+            no_color=no_color,
         )
-    if api_key_env or corpus or unasked or wanted:
+    if api_key_env or corpus or unasked or pool is not None or wanted:
         raise UsageError("is for what a running worker answers", where="--endpoint", hint="leave the other options out")
     with shown(quiet=quiet, no_color=no_color) as progress:
         different = derive_again(file, progress)
@@ -124,6 +134,7 @@ def _worker(
     api_key_env: str | None,
     corpora: list[Path],
     unasked: list[str],
+    pool: str | None,
     *,
     wanted: bool,
     quiet: bool,
@@ -139,7 +150,9 @@ def _worker(
     from kvgate.readiness import verify_worker
 
     with shown(quiet=quiet, no_color=no_color) as progress:
-        found = verify_worker(file, endpoint, api_key(api_key_env), corpora=corpora, unasked=unasked, progress=progress)
+        found = verify_worker(
+            file, endpoint, api_key(api_key_env), corpora=corpora, unasked=unasked, pool=pool, progress=progress
+        )
     if quiet:
         for item in found.items:
             if item.state == "differs":

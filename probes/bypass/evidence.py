@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from kvgate.probes.bypass.diff import BypassDiff, Verdict
 from kvgate.probes.bypass.judging import Row
+from kvgate.probes.readiness.fitting import listed, names_of
 from kvgate.rules.evidence import Coverage, Evidence, State, subject_of
 from kvgate.rules.manifest import Manifest
+from kvgate.rules.pools import Pool
 
 _NAMED = 20
 _STATES: dict[Verdict, State] = {
@@ -22,6 +25,7 @@ def bypass_evidence(
     new: Manifest,
     old: Manifest | None,
     *,
+    asked: Sequence[Pool],
     missing: dict[str, str],
     tools: dict[str, str],
     command: str,
@@ -34,6 +38,7 @@ def bypass_evidence(
         found: the bypass diff.
         new: what was asked.
         old: what filled the store before it; ``None``: nothing did, or nobody says.
+        asked: the pools that the server may be of.
         missing: what else was not examined, and why.
         tools: name to version.
         command: what reproduces it.
@@ -54,6 +59,8 @@ def bypass_evidence(
         "cached_tokens": sum(row.cached or 0 for row in found.rows),
         "in_the_cache_before": sum(row.there for row in found.rows),
     }
+    if named := names_of(asked):
+        figures["pools"] = named
     return Evidence(
         schema="kvgate/evidence/v1",
         kind="bypass-diff",
@@ -66,6 +73,24 @@ def bypass_evidence(
         reason=f"{found.verdict}: {found.why}" if counts["differs"] else found.verdict,
         command=command,
     )
+
+
+def why_no_answer(evidence: Evidence, refutation: Evidence) -> str | None:
+    """Say why a bypass does not answer one that implicated the cache; ``None`` where it does.
+
+    What one pool reads is nothing that another one does.
+    """
+    now, then = _pools(evidence), _pools(refutation)
+    if len(now) > 1:
+        return "which pool was asked is not known: --pool NAME says it"
+    if now != then:
+        return f"it is of pool {listed(now or ['none'])}, and that is of {listed(then or ['none'])}"
+    return evidence.why_no_answer(refutation)
+
+
+def _pools(evidence: Evidence) -> list[str]:
+    named = evidence.figures.get("pools")
+    return [str(name) for name in named] if isinstance(named, list) else []
 
 
 def _figures(row: Row) -> dict[str, Any]:

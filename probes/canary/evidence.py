@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvgate.probes.canary.echoes import Echoes
 from kvgate.probes.canary.markers import Marker
 from kvgate.probes.canary.probe import Isolation, State
+from kvgate.probes.readiness.fitting import names_of
 from kvgate.rules.evidence import Coverage, Evidence, subject_of
 from kvgate.rules.evidence import State as EvidenceState
 from kvgate.rules.manifest import Manifest
+from kvgate.rules.pools import Pool
 from kvgate.rules.values import Known
 
 _STATES: dict[State, EvidenceState] = {"leaks": "refuted", "isolated": "proved", "cannot tell": "inconclusive"}
@@ -82,10 +84,27 @@ def echo_evidence(
 
 
 def isolation_evidence(
-    found: Isolation, new: Manifest, *, missing: dict[str, str], tools: dict[str, str], command: str
+    found: Isolation,
+    new: Manifest,
+    *,
+    asked: Sequence[Pool],
+    missing: dict[str, str],
+    tools: dict[str, str],
+    command: str,
 ) -> Evidence:
-    """Return what a probe found as evidence about a deployment; ``missing``: what else was not examined, and why."""
+    """Return what a probe found as evidence about a deployment.
+
+    Args:
+        found: the probe.
+        new: the deployment.
+        asked: its pools that the server may be of.
+        missing: what else was not examined, and why.
+        tools: name to version.
+        command: what reproduces it.
+    """
     figures: dict[str, Any] = {"by_tokens": found.tokens, "seed": found.seed}
+    if named := names_of(asked):
+        figures["pools"] = named
     if found.timing is not None:
         timing = found.timing
         figures["by_time"] = {
@@ -100,7 +119,7 @@ def isolation_evidence(
         missing = {**missing, "cached tokens": "the server does not tell them"}
     missing = {**found.who.missing, **missing}
     state, why = _STATES[found.state], found.why
-    if state == "refuted" and declares_no_boundary(new):
+    if state == "refuted" and all(declares_no_boundary(pool.manifest) for pool in asked):
         state, why = "inconclusive", f"{why}; and cache.tenancy declares no boundary that it should not cross"
     return _about(
         state,

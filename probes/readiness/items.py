@@ -19,7 +19,7 @@ class Item:
     """One thing that was approved.
 
     Attributes:
-        name: a manifest path, or ``weights``, ``tokens``, ``record``.
+        name: a manifest path, or ``record``, ``pool``, ``process``, ``untold``, ``weights``, ``tokens``.
         state: ``not asked``: the server does not tell it, or the manifest holds nothing to compare it with.
         why: where it was told, or why it was not asked; one clause.
         approved: as the manifest has it, for reading.
@@ -46,9 +46,14 @@ class Readiness:
     unasked: frozenset[str] = frozenset()
 
     @property
+    def differing(self) -> int:
+        """How many items are not as they were approved."""
+        return sum(item.state == "differs" for item in self.items)
+
+    @property
     def state(self) -> ReadyState:
         """Ready takes an answer to everything, apart from what the operator takes without one."""
-        if any(item.state == "differs" for item in self.items):
+        if self.differing:
             return "not ready"
         left = [item for item in self.items if item.state == "not asked" and item.name not in self.unasked]
         return "cannot tell" if left or not any(item.state == "same" for item in self.items) else "ready"

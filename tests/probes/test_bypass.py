@@ -468,6 +468,56 @@ def test_replicas_that_take_turns_clear_no_cache(
     assert ("several processes answer" in ran.out) is (len(next(iter(toy.values()))) > 1)
 
 
+def _of(toy: Toy, root: str) -> Toy:
+    """Return a server that loaded a model from somewhere."""
+    answered = toy.answer
+    told = {
+        "/version": {"version": "0.33.0"},
+        "/v1/models": {"data": [{"id": "support", "parent": None, "root": root, "owned_by": "vllm"}]},
+    }
+
+    def answer(method: str, path: str, body: Any) -> Any:
+        return (200, told[path]) if path in told else answered(method, path, body)
+
+    toy.answer = answer  # type: ignore[method-assign]
+    return toy
+
+
+def test_a_server_is_held_against_each_pool(run: Run, manifest: MakeManifest, tmp_path: Path) -> None:
+    """What one pool reads answers nothing that another one does, and what they have in common is no server."""
+    read(tmp_path, COMPLETION)
+    sets = {"a": {"model.id": "acme/a"}, "b": {"model.id": "acme/b"}, "c": {"model.id": "acme/b"}}
+    named = manifest("new.yaml", {"roles": [{"name": name, "set": one} for name, one in sets.items()]})
+
+    def asked(root: str, *options: str, wrong: bool = False) -> tuple[Any, dict[str, Any]]:
+        with running(_of(Toy(held=True, wrong=wrong), root)) as url:
+            call = ("bypass", "--endpoint", url, "--requests", "requests.jsonl", "--manifest", named)
+            ran = run(*call, "-o", "found.json", "-q", *options)
+        return ran, json.loads((tmp_path / "found.json").read_text())
+
+    ran, found = asked("acme/a", wrong=True)
+    assert (ran.code, found["figures"]["pools"]) == (10, ["a"]), ran.err
+    assert found["coverage"]["missing"]["pools"] == "all but one: a server of a was asked"
+    (tmp_path / "found.json").rename(tmp_path / "refuted.json")
+    supersedes = ("--supersedes", "refuted.json")
+    for root, options, pools, said in (
+        ("acme/a", (), ["a"], ""),
+        ("acme/b", ("--pool", "b"), ["b"], "it is of pool b, and that is of a"),
+        ("acme/b", (), ["b", "c"], "which pool was asked is not known"),
+    ):
+        ran, found = asked(root, *options, *supersedes)
+        assert (ran.code, found["state"], found["figures"]["pools"]) == (0, "proved", pools), ran.err
+        assert (bool(found["supersedes"]), said in ran.err) == (not said, True)
+    for root, options, said in (
+        ("acme/support-8b", (), "is not the deployment in new.yaml, pool a, and none of its other pools"),
+        ("acme/a", ("--pool", "b"), "is not the deployment in new.yaml, pool b: model.id"),
+    ):
+        ran, found = asked(root, *options)
+        assert (ran.code, said in " ".join(ran.err.split()), found["state"]) == (3, True, "not-run"), ran.err
+    ran, _ = asked("acme/a", "--pool", "x")
+    assert (ran.code, "pools: a, b or c" in ran.err) == (2, True)
+
+
 def test_another_server_is_no_witness(run: Run, manifest: MakeManifest, tmp_path: Path) -> None:
     read(tmp_path, COMPLETION)
     named = manifest("new.yaml")

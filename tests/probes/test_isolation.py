@@ -18,6 +18,7 @@ from kvgate.probes.canary.evidence import isolation_evidence
 from kvgate.probes.canary.probe import LEVEL, POWER, Isolation, Sample, Timing, probe_isolation
 from kvgate.probes.canary.ranks import power_of, probability_below
 from kvgate.rules.errors import UsageError
+from kvgate.rules.pools import pools
 from tests.cli.conftest import Run
 from tests.corpora.engine_server import Engine, serving
 from tests.rules.clean import FORGET, clean
@@ -233,8 +234,19 @@ def test_replicas_that_take_turns_show_no_boundary(run: Run, toy: dict[str, Any]
 )
 def test_a_leak_is_one_across_a_boundary_that_is_declared(tenancy: Any, state: str) -> None:
     found = Cache(shared=True).probed(2)
-    evidence = isolation_evidence(found, clean({"cache.tenancy": tenancy}), missing={}, tools={}, command="")
+    new = clean({"cache.tenancy": tenancy})
+    evidence = isolation_evidence(found, new, asked=pools(new), missing={}, tools={}, command="")
     assert (evidence.state, evidence.coverage.missing.keys() >= {"replicas"}) == (state, True)
+
+
+@pytest.mark.parametrize(("names", "state"), [("ab", "refuted"), ("b", "refuted"), ("a", "inconclusive")])
+def test_the_boundary_is_that_of_the_pool_that_was_asked(names: str, state: str) -> None:
+    tenant = {"cache.tenancy.boundary": "tenant", "cache.tenancy.carried_by": "cache_salt"}
+    roles = [{"name": "a", "set": {}}, {"name": "b", "set": tenant}]
+    new = clean({"cache.tenancy": None, "roles": roles})
+    asked = [pool for pool in pools(new) if str(pool.name) in names]
+    evidence = isolation_evidence(Cache(shared=True).probed(2), new, asked=asked, missing={}, tools={}, command="")
+    assert (evidence.state, evidence.figures["pools"]) == (state, list(names))
 
 
 def test_a_store_that_is_written_late_is_read_all_the_same(run: Run) -> None:

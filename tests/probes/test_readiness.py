@@ -231,6 +231,78 @@ def test_quietly_only_what_differs_is_said(run: Run, approved: Approved) -> None
     assert text.count(engine.url) == 1
 
 
+BF16 = {"precision.kv_cache": "bfloat16", "cache.namespace": "/kv/a", "cache.location": "/kv/a"}
+FP8 = {"precision.kv_cache": "fp8_e4m3", "cache.namespace": "/kv/support", "cache.location": "/kv/support"}
+OTHERS = {**BF16, "cache.namespace": "/kv/b", "cache.location": "/kv/b"}
+
+
+def pooled(**pools: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of the first pool as those of all, as a capture has them, and what each pool sets."""
+    first = next(iter(pools.values()))
+    return {**first, "roles": [{"name": name, "set": dict(sets)} for name, sets in pools.items()]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "state", "pool"),
+    [
+        (pooled(decode=BF16, prefill=FP8), (), "ready", "prefill"),
+        (pooled(decode=FP8, prefill=BF16), (), "ready", "decode"),
+        (
+            {**pooled(decode=BF16, prefill=OTHERS), **FP8},
+            (),
+            "not ready",
+            None,
+        ),  # what they have in common is no worker
+        (
+            pooled(decode={**FP8, "engine.attention_backend": "FLASHINFER"}, prefill=FP8),
+            (),
+            "ready",
+            "decode or prefill",
+        ),
+        (pooled(decode=BF16, prefill=FP8), ("--pool", "prefill"), "ready", ""),
+        (pooled(decode=BF16, prefill=FP8), ("--pool", "decode"), "not ready", ""),
+    ],
+)
+def test_a_worker_is_of_one_of_the_pools(
+    run: Run, approved: Approved, changes: dict[str, Any], options: tuple[str, ...], state: str, pool: str | None
+) -> None:
+    ran, items = verified(run, approved(changes, "--advisory"), vllm_answers(), *UNASKED, *options)
+    items.pop("record")  # several of them share keys
+    assert ran.out, ran.err
+    different = {name for name, item in items.items() if item["state"] == "differs"}
+    assert ("ready" if not different else "not ready") == state
+    if pool is None:
+        assert different >= {"pool", "precision.kv_cache"}
+        assert items["pool"]["found"] == "none of them"
+    else:
+        assert items.get("pool", {"approved": ""})["approved"] == pool
+
+
+def test_a_right_worker_of_one_pool_is_ready(run: Run, approved: Approved) -> None:
+    record = approved(pooled(decode=BF16, prefill=FP8))
+    ran, items = verified(run, record, vllm_answers(), *UNASKED)
+    assert (ran.code, items["pool"]["state"], items["precision.kv_cache"]["approved"]) == (0, "same", "fp8_e4m3")
+    with up(vllm_answers()) as engine:
+        call = ("record", "verify", record, "--endpoint", engine.url, *UNASKED)
+        assert "pool: prefill (no other fits)" in run(*call).out
+        ran = run(*call, "--pool", "decode", "-q")
+        assert (ran.code, "precision.kv_cache: bfloat16 was approved" in ran.err) == (10, True)
+        ran = run(*call, "--pool", "canary")
+        assert (ran.code, "pools: decode or prefill" in ran.err) == (2, True)
+        assert run("record", "verify", record, "--pool", "decode").code == 2
+        ran = run("record", "verify", approved(), "--endpoint", engine.url, "--pool", "decode")
+    assert (ran.code, "has no pools" in ran.err) == (2, True)
+
+
+def test_quietly_it_is_said_that_no_pool_is_such_a_worker(run: Run, approved: Approved) -> None:
+    record = approved({**pooled(decode=BF16, prefill=OTHERS), **FP8})
+    with up(vllm_answers()) as engine:
+        ran = run("record", "verify", record, "--endpoint", engine.url, "-q", *UNASKED)
+    assert (ran.code, ran.out) == (10, "not ready\n")
+    assert "pool: decode or prefill was approved, none of them is here" in ran.err
+    assert "precision.kv_cache: bfloat16 was approved, fp8_e4m3 is here" in ran.err
+
+
 def test_a_record_that_accepts_nothing_approves_nothing(run: Run, approved: Approved) -> None:
     record = approved({"cache.tenancy": {"boundary": "tenant", "carried_by": None}}, "--advisory")
     ran, items = verified(run, record, vllm_answers(), *UNASKED)
@@ -294,6 +366,37 @@ def test_what_its_workers_hold_is_compared_rank_by_rank(
     ran, items = verified(run, record, vllm_answers(), "--unasked", "tokens")
     assert ran.out, ran.err
     assert items["weights"]["state"] == state
+
+
+@pytest.mark.parametrize(("held", "pool"), [("0", "decode"), ("1", "prefill or third"), ("2", None)])
+def test_what_a_worker_holds_says_which_pool_it_is_of(
+    run: Run, approved: Approved, monkeypatch: pytest.MonkeyPatch, held: str, pool: str | None
+) -> None:
+    sets = [
+        {
+            "weights.checkpoint.digest": f"blake3:{digit * 64}",
+            "weights.checkpoint.kv_digest": f"blake3:{digit * 64}",
+            "cache.location": f"/kv/{digit}",
+        }
+        for digit in "01"
+    ]
+    calls = []
+
+    def compared_with(manifest: Any, *_: Any) -> Item:
+        calls.append(manifest)
+        digest = manifest.value("weights.checkpoint.digest")
+        return Item("weights", "same" if digest == f"blake3:{held * 64}" else "differs", "its workers")
+
+    monkeypatch.setattr("kvgate.readiness._weights", compared_with)
+    changes = pooled(decode=sets[0], prefill=sets[1], third=sets[1])
+    answers = vllm_answers()
+    unasked = (*UNASKED, "--unasked", "cache.location")
+    ran, items = verified(run, approved(changes, "--advisory"), answers, *unasked)
+    assert ran.out, ran.err
+    assert items["weights"]["state"] == ("differs" if pool is None else "same")
+    named = items["pool"]["approved"] if items["pool"]["state"] == "same" else None
+    assert named == pool
+    assert len(calls) == 2  # once for the two that have the same
 
 
 @pytest.mark.parametrize(
