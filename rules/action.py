@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from kvgate.rules.decide import Decision
 from kvgate.rules.manifest import Manifest
 from kvgate.rules.namespace import PREFIX
 from kvgate.rules.places import tiers
-from kvgate.rules.profile import Coverer, cover
+from kvgate.rules.pools import Pool, pools
+from kvgate.rules.profile import Profile, cover
 
 _GLOB = re.compile(r"[*?\[\]\\^]")
 _DERIVED = re.compile(rf"{PREFIX}[a-z2-7]{{32}}")
@@ -35,7 +37,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Clear:
-    """How the old entries of one deployment are deleted."""
+    """How the old entries of one deployment, or of pools of it that file in one place, are deleted."""
 
     baseline: int
     command: str
@@ -72,21 +74,61 @@ class Action:
         }
 
 
-def settings_for(manifest: Manifest, derived: str | None, coverer: Coverer) -> tuple[Setting, ...]:
-    """Return the settings that put a derived id in force, best first; none where no profile names a knob."""
+def stores(manifest: Manifest, profiles: Mapping[str, Profile] | None = None) -> tuple[Pool, ...]:
+    """Return the pools of a deployment that have a persistent cache; all of them where none is known to have one."""
+    found = pools(manifest)
+    return tuple(pool for pool in found if not cover(pool.manifest, profiles).absent) or found
+
+
+def settings_for(
+    manifest: Manifest, derived: str | None, profiles: Mapping[str, Profile] | None = None
+) -> tuple[Setting, ...]:
+    """Return the settings that put a derived id in force in every pool, best first; none where no profile names a knob.
+
+    Args:
+        manifest: the deployment.
+        derived: its id; ``None``: it has none.
+        profiles: connector profiles by id; ``None``: those that are shipped.
+    """
     if derived is None:
         return ()
-    settings = []
-    location = manifest.value("cache.location")
+    held = stores(manifest, profiles)
+    each = [{one.path: one for one in _settings_of(pool, derived, profiles)} for pool in held]
+    common = [path for path in each[0] if all(path in own for own in each)]
+    if common or not all(each):
+        return tuple(_joined(path, held, [own[path] for own in each]) for path in common)
+    # Each of them has another way: all of these, and none alone.
+    first = [next(iter(own.values())) for own in each]
+    return (_by_pool("roles", held, [replace(one, value=f"{one.path}: {one.value}") for one in first]),)
+
+
+def _settings_of(pool: Pool, derived: str, profiles: Mapping[str, Profile] | None) -> Iterator[Setting]:
+    knobs = cover(pool.manifest, profiles).knobs or ()
+    location = pool.manifest.value("cache.location")
     scheme = location.partition("://")[0].lower() if isinstance(location, str) and "://" in location else ""
-    for knob in coverer.knobs or ():
-        if knob.path == "cache.location" and scheme not in knob.schemes and len(coverer.knobs or ()) > 1:
+    for knob in knobs:
+        if knob.path == "cache.location" and scheme not in knob.schemes and len(knobs) > 1:
             continue  # no location of this kind is a name of its own: the other knob is the way
         located = _located(location, derived, knob.schemes)
         value = derived if knob.path == "cache.namespace" else located
         how = tuple(line.replace("{namespace}", derived).replace("{located}", located) for line in knob.how)
-        settings.append(Setting(knob.path, value, how))
-    return tuple(settings)
+        yield Setting(knob.path, value, how)
+
+
+def _joined(path: str, held: Sequence[Pool], own: Sequence[Setting]) -> Setting:
+    """Return one setting of several pools as one."""
+    if any(one != own[0] for one in own):
+        return _by_pool(path, held, own)
+    if setting := [str(pool.name) for pool in held if path in pool.overrides]:
+        where = f"in the roles of the manifest, which set {path} themselves: {', '.join(setting)}"
+        return replace(own[0], how=(*own[0].how, where))
+    return own[0]
+
+
+def _by_pool(path: str, held: Sequence[Pool], own: Sequence[Setting]) -> Setting:
+    pairs = list(zip(held, own, strict=True))
+    value = "; ".join(f"{pool.name}: {one.value}" for pool, one in pairs)
+    return Setting(path, value, tuple(f"{pool.name}: {line}" for pool, one in pairs for line in one.how))
 
 
 def _located(location: str | None, derived: str, schemes: list[str]) -> str:
@@ -114,18 +156,28 @@ def action_for(decision: Decision) -> Action:
         f for f in decision.findings if "separate" in f.open and (not f.unverified or f.change.kind == "first")
     ]
     deletes = [f for f in decision.findings if "delete" in f.open or f.declared]
-    settings = settings_for(case.new, decision.derived.id, decision.cover) if separates else ()
-    profile = decision.cover.profile
-    isolation = profile.isolation if profile is not None and separates and not settings else None
+    settings = settings_for(case.new, decision.derived.id, case.profiles) if separates else ()
+    isolation = _isolation(case.new, case.profiles) if separates and not settings else None
     if deletes:
         baselines = sorted({finding.baseline for finding in deletes if finding.baseline is not None})
-        clears = tuple(_clear(case.old[index], index, decision) for index in baselines)
-        return Action("clear", settings, clears, isolation)
+        # What is deleted is what the old deployment left: that of each of its pools, wherever it filed.
+        clears = [
+            _clear(pool.manifest, index, case.profiles)
+            for index in baselines
+            for pool in stores(case.old[index], case.profiles)
+        ]
+        return Action("clear", settings, tuple(dict.fromkeys(clears)), isolation)
     return Action("set", settings) if settings else Action("none", isolation=isolation)
 
 
-def _clear(old: Manifest, index: int, decision: Decision) -> Clear:
-    profile = cover(old, decision.case.profiles).profile
+def _isolation(new: Manifest, profiles: Mapping[str, Profile] | None) -> str | None:
+    """Return what keeps entries apart where no setting does, of the first pool of which that is known."""
+    found = [cover(pool.manifest, profiles).profile for pool in stores(new, profiles)]
+    return next((one.isolation for one in found if one is not None and one.isolation is not None), None)
+
+
+def _clear(old: Manifest, index: int, profiles: Mapping[str, Profile] | None) -> Clear:
+    profile = cover(old, profiles).profile
     owner = old.value("cache.cleanup_owner") or old.value("release.owner")
     if profile is None:
         return Clear(index, "no profile says how this store is cleared", "not known", owner)

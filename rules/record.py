@@ -15,6 +15,7 @@ from kvgate.rules.evidence import Evidence, refutations
 from kvgate.rules.find import Between
 from kvgate.rules.finding import side_as_data
 from kvgate.rules.manifest import Manifest
+from kvgate.rules.pools import pools
 from kvgate.rules.privacy import redacted
 from kvgate.rules.profile import cover
 from kvgate.rules.values import UNKNOWN, Known
@@ -71,11 +72,11 @@ def record_of(decision: Decision, tool_version: str, sources: Sources | None = N
             "namespace": {
                 "derived": decision.derived.id,
                 "missing": [{"dimension": name, "settle": settle} for name, settle in decision.derived.missing],
-                "current": side_as_data(case.new.get("cache.namespace")),
+                "current": _namespace(case.new),
             },
             "changes": [change for index, old in enumerate(case.old) for change in _changes(index, old, case.new)],
             "findings": [finding.as_data() for finding in decision.findings],
-            "boundary": [_boundary(one, decision.case.old[one.baseline]) for one in decision.boundaries],
+            "boundary": [_boundary(one) for one in decision.boundaries],
             "tokens": [item.figures for item in case.evidence if item.kind == "token-identity"],
             "evidence": [_evidence(item, case) for item in case.evidence],
             "waivers": {
@@ -168,8 +169,15 @@ def _leaf(manifest: Manifest, path: str) -> ManifestField:
     return Known(value, manifest.basis(path))
 
 
-def _boundary(between: Between, old: Manifest) -> dict[str, Any]:
-    boundary = between.boundary
+def _namespace(new: Manifest) -> dict[str, Any]:
+    """Return the namespace as it is set; of each pool where they have others."""
+    own = {str(pool.name): side_as_data(pool.manifest.get("cache.namespace")) for pool in pools(new)}
+    first, *others = own.values()
+    return {"pools": own} if any(one != first for one in others) else first
+
+
+def _boundary(between: Between) -> dict[str, Any]:
+    boundary, old = between.boundary, between.old
     return {
         "baseline": between.baseline,
         "pool": between.pool,
@@ -193,8 +201,8 @@ def _boundary(between: Between, old: Manifest) -> dict[str, Any]:
 def _policies(decision: Decision) -> dict[str, Any]:
     case = decision.case
     profiles = {}
-    for manifest in (*case.old, case.new):
-        profile = cover(manifest, case.profiles).profile
+    for pool in (pool for manifest in (*case.old, case.new) for pool in pools(manifest)):
+        profile = cover(pool.manifest, case.profiles).profile
         if profile is not None:
             profiles[profile.id] = digest(profile.model_dump(mode="json", by_alias=True))
     return {"pack": {"id": case.pack.id, "digest": case.pack.digest}, "profiles": profiles}

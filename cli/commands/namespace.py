@@ -32,7 +32,7 @@ def namespace(
     from kvgate.cli.formats.page import Page
     from kvgate.cli.plain import visible
     from kvgate.inputs import load_manifest
-    from kvgate.rules.action import settings_for
+    from kvgate.rules.action import settings_for, stores
     from kvgate.rules.namespace import derive
     from kvgate.rules.profile import cover
     from kvgate.weight_maps import tensor_map
@@ -55,12 +55,12 @@ def namespace(
     if quiet:
         console.emit(f"{derived.id}\n")
         return 0
-    coverer = cover(deployment)
     page = Page(console.width(), color=console.colored(sys.stdout, no_color=no_color))
     page.say(derived.id, style="bold")
     page.gap()
-    settings = settings_for(deployment, derived.id, coverer)
+    settings = settings_for(deployment, derived.id)
     if not settings:
+        coverer = cover(stores(deployment)[0].manifest)
         why = coverer.why or "its profile names no setting that isolates entries"
         if coverer.profile is not None and coverer.profile.isolation is not None:
             why = f"{why}; what keeps them apart: {coverer.profile.isolation}"

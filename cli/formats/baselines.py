@@ -97,18 +97,22 @@ def read_baseline(
     """
     own = [one for one in boundaries if one["baseline"] == index]
     about = [one for one in findings if one.baseline == index]
-    old = own[0]["old"]
     return Baseline(
         name=data["name"],
         sha256=data["sha256"],
         label=" ".join(str(data["release"][key]) for key in ("name", "version") if data["release"].get(key)),
-        connector=place_text(old["connector"]),
-        location=place_text(old["location"]),
-        namespace=place_text(old["namespace"]),
+        connector=_of_all(own, "connector"),
+        location=_of_all(own, "location"),
+        namespace=_of_all(own, "namespace"),
         apart=tuple(_apart(one, about) for one in own),
         silent_on_new=any(one["profileSilentOn"] == "new" for one in own),
         build_by_version=data.get("buildComparedBy") == "version",
     )
+
+
+def _of_all(boundaries: Sequence[Mapping[str, Any]], part: str) -> str:
+    """Return a part of the addresses of all pools, each once."""
+    return ", ".join(dict.fromkeys(place_text(one["old"][part]) for one in boundaries))
 
 
 def _apart(boundary: Mapping[str, Any], findings: Sequence[Shown]) -> Apart:
