@@ -8,7 +8,6 @@ from kvgate.rules.case import Case, Verdict
 from kvgate.rules.find import Between, find
 from kvgate.rules.finding import Finding
 from kvgate.rules.namespace import Derived, derive
-from kvgate.rules.profile import Coverer
 from kvgate.rules.settling import settle
 from kvgate.rules.waivers import Waiver
 
@@ -33,7 +32,6 @@ class Decision:
     findings: tuple[Finding, ...]
     boundaries: tuple[Between, ...]
     derived: Derived
-    cover: Coverer
     unused_waivers: tuple[tuple[Waiver, str], ...] = ()
 
     @property
@@ -59,6 +57,5 @@ def decide(case: Case) -> Decision:
         settled.findings,
         found.boundaries,
         derive(case.new),
-        found.cover,
         found.unused_waivers,
     )

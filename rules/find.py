@@ -31,7 +31,7 @@ from kvgate.rules.manifest import Manifest
 from kvgate.rules.pack import AdverseRule, Discharge, Obligation, Rule
 from kvgate.rules.pools import Pool, crossing, facing, overlap, pools
 from kvgate.rules.privacy import redacted
-from kvgate.rules.profile import Coverer, cover
+from kvgate.rules.profile import cover
 from kvgate.rules.settling import waive
 from kvgate.rules.values import UNKNOWN, Known
 from kvgate.rules.waivers import Waiver
@@ -60,7 +60,6 @@ class Found:
 
     findings: tuple[Finding, ...]
     boundaries: tuple[Between, ...]
-    cover: Coverer
     unused_waivers: tuple[tuple[Waiver, str], ...]
 
 
@@ -89,11 +88,10 @@ def find(case: Case) -> Found:
         for pair in paired:
             findings += _new(findings, [_in_pool(one, pair.name) for one in pair.findings])
         findings += _new(findings, _pools_changed(case, old, index, paired))
-    new_cover = cover(case.new, case.profiles)
     if not case.old:
         findings += _first(case, news)
     waived, unused = waive(findings, case)
-    return Found(tuple(waived), tuple(boundaries), new_cover, tuple(unused))
+    return Found(tuple(waived), tuple(boundaries), tuple(unused))
 
 
 @dataclass(frozen=True)

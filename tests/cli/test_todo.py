@@ -219,6 +219,18 @@ def test_each_pair_of_pools_has_its_own_boundary() -> None:
     assert own.startswith("pool decode -> decode, pool prefill -> prefill: nothing in the connector's own key")
 
 
+def test_where_pools_file_is_said_of_each_and_never_of_what_none_of_them_is() -> None:
+    def pools(**common: Any) -> dict[str, Any]:
+        own = {"eu": {"cache.location": "redis://eu:1/0", "cache.namespace": "a"}, "us": {"cache.location": "/kv"}}
+        return {**common, "roles": [{"name": name, "set": one} for name, one in own.items()]}
+
+    report = _report(pools(), pools(**{"precision.compute": "float16"}))
+    (old,) = report.baselines
+    assert (old.connector, old.location, old.namespace) == ("lmcache-mp", "redis://eu:1/0, /kv", "a, prod-a")
+    assert report.namespace == "eu: a; us: prod-a"
+    assert _report({}, {}).namespace == "prod-a"
+
+
 def test_what_a_finding_is_about_is_not_shown_as_a_change_where_it_is_none() -> None:
     media = {"request_features": ["multimodal"]}
     (found,) = _report({**media, "cache.version": "0.5.4"}, media).group("delete")
