@@ -227,15 +227,36 @@ def _validated(document: Any, source: str, content: str, lines: Mapping[tuple[st
     return manifest
 
 
+# What says something of one value and nothing of another that a pool sets in its place: it is not known of that pool.
+_SAID_OF = {
+    "weights.checkpoint.digest": ("weights.checkpoint", "weights.served", "weights.hub"),
+    "weights.hub.commit": ("weights.checkpoint", "weights.served", "weights.hub.files"),
+    "tokenizer.files": ("tokenizer.effective", "tokenizer.built_by", "tokenizer.vocabulary", "tokenizer.special_tokens",
+                        "tokenizer.snapshot"),
+    "tokenizer.effective": ("tokenizer.files", "tokenizer.built_by", "tokenizer.vocabulary", "tokenizer.special_tokens",
+                            "tokenizer.snapshot"),
+    "chat_template.digest": ("chat_template", "tokenizer.snapshot"),
+    "chat_template.tree": ("chat_template", "tokenizer.snapshot"),
+    "engine.image": ("engine.packages",),
+}  # fmt: skip
+
+
 def with_overrides(document: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return a manifest's data as one of its pools has it: with what the pool sets, and no pools of its own.
 
-    What a pool sets comes from where the list of pools does, whatever is said of the same path for all of them.
+    What a pool sets comes from where the list of pools does, whatever is said of the same path for all of them; and
+    what is said for all of them about another value than the pool's own is not known of the pool.
     """
     data = dict(document)
     provenance: Mapping[str, Basis] = document.get("provenance") or {}
     kept = {name: basis for name, basis in provenance.items() if not any(_below(name, path) for path in overrides)}
     data["provenance"] = {**kept, **dict.fromkeys(overrides, provenance.get("roles", "declared"))}
+    for path in overrides:
+        for said in _SAID_OF.get(path, ()):
+            *sections, leaf = said.split(".")
+            target = _own_copy(data, sections)
+            if target is not None and target.get(leaf) is not None:  # what is unset for all is so for each
+                del target[leaf]
     for path, value in overrides.items():
         *sections, leaf = path.split(".")
         target = data
@@ -245,6 +266,17 @@ def with_overrides(document: Mapping[str, Any], overrides: Mapping[str, Any]) ->
             target = target[section]
         target[leaf] = value
     return {**data, "roles": None}
+
+
+def _own_copy(data: dict[str, Any], sections: list[str]) -> dict[str, Any] | None:
+    """Return a section of the data, which may be changed from there on; ``None``: there is none."""
+    for section in sections:
+        inner = data.get(section)
+        if not isinstance(inner, Mapping):
+            return None
+        data[section] = dict(inner)
+        data = data[section]
+    return data
 
 
 def _below(name: str, path: str) -> bool:

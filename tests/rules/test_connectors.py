@@ -226,7 +226,11 @@ def test_replicas_that_divide_attention_are_told_apart_by_no_key_of_sglang() -> 
     assert decided(*({**own, **size, "engine.args": FORGET} for size in sizes)).exit_code != 0
 
 
-MODELS = {"weights.checkpoint.digest": digest("9"), "weights.checkpoint.kv_digest": digest("9")}
+MODELS = {
+    "weights.checkpoint.digest": digest("9"),
+    "weights.checkpoint.kv_digest": digest("9"),
+    "weights.checkpoint.kv_rule": "1/llama",
+}
 
 
 def two_models(connector: str, name: dict[str, Any]) -> Decision:

@@ -210,7 +210,7 @@ def test_pools_are_held_against_each_other_whatever_they_are_called(names: str) 
 
 
 def test_what_a_pool_sets_comes_from_where_the_pools_do() -> None:
-    declared = {"roles": [pool("a", weights__checkpoint__digest=digest("9"), tokenizer__effective=digest("9"))]}
+    declared = {"roles": [pool("a", weights__checkpoint__digest=digest("9"), adapters=[])]}
     assert decided(declared, declared).exit_code == 11
     computed = {**declared, "provenance": {**clean().data["provenance"], "roles": "computed"}}
     assert decided(computed, computed).verdict == REUSE
@@ -227,3 +227,19 @@ def test_adapters_of_one_name_that_are_not_known_to_be_the_same_share_keys() -> 
 def test_a_pool_sets_nothing_that_is_the_deployment_s(path: str) -> None:
     with pytest.raises(InputError, match=f"sets '{path}', which no pool has for itself|which is not a manifest path"):
         clean({"roles": [{"name": "a", "set": {path: None}}]})
+
+
+@pytest.mark.parametrize(
+    ("overrides", "rule"),
+    [
+        ({"weights__checkpoint__digest": digest("9")}, "weights-changed"),
+        ({"chat_template__digest": digest("9")}, "template-changed"),
+        ({"tokenizer__files": {"tokenizer.json": digest("9")}}, "tokenizer-changed"),
+        ({"engine__image": "sha256:" + "9" * 64}, "engine-changed"),
+    ],
+)
+def test_what_is_said_of_the_value_of_all_is_said_of_no_pool_s_own(overrides: dict[str, Any], rule: str) -> None:
+    """The digest of the tensors that KV depends on, of all pools' weights, is none of other weights."""
+    decision = decided({}, {"roles": [pool("all", **overrides)], "provenance.roles": "computed"})
+    assert decision.verdict == NAMESPACE
+    assert rule in rules(decision)
