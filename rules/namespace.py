@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -13,6 +15,7 @@ from kvgate.rules.manifest import Manifest
 from kvgate.rules.pools import pools
 
 PREFIX = "kvg1-"
+_ID = re.compile(rf"{PREFIX}[a-z2-7]{{32}}")
 _BYTES = 20  # 160 bits in 32 characters: short enough for a path or a salt, long enough that nobody finds a twin
 
 
@@ -36,14 +39,34 @@ def derive(manifest: Manifest) -> Derived:
     """Derive the namespace id of a deployment. Location, namespace and labels do not enter it.
 
     A deployment with pools is what its pools are, each by its own identity, whatever they are called: what counts is
-    asked of the pool that has it. Where all are the same, it is the id of a deployment without pools.
+    asked of the pool that has it. Where all are the same, it is the id of a deployment without pools. Where they file
+    in several places, which of them files where enters too: in exchanged places they would find each other's entries.
     """
     members = [pool.manifest for pool in pools(manifest)]
     missing = {dimension.id: dimension for member in members for dimension in missing_identity(member)}
     if missing:
         ordered = sorted(missing.values(), key=lambda dimension: dimension.order)
         return Derived(None, tuple((dimension.id, dimension.settle) for dimension in ordered))
-    each = sorted({canonical_json(identity(member)) for member in members})
-    whole = each[0] if len(each) == 1 else canonical_json([one.decode("utf-8") for one in each])
+    whole = _together(members)
     hashed = hashlib.sha256(b"kvgate/namespace/v1\x00" + whole).digest()
     return Derived(PREFIX + base64.b32encode(hashed[:_BYTES]).decode("ascii").lower(), ())
+
+
+def _together(members: Sequence[Manifest]) -> bytes:
+    each = {canonical_json(identity(member)) for member in members}
+    if len(each) == 1:
+        return each.pop()
+    places = [_place(member) for member in members]
+    apart = any(place != places[0] for place in places)
+    filed = {
+        (canonical_json(identity(one)).decode(), *(place if apart else ()))
+        for one, place in zip(members, places, strict=True)
+    }
+    return canonical_json([list(one) for one in sorted(filed)])
+
+
+def _place(member: Manifest) -> tuple[str, str]:
+    """Return where a pool files, apart from derived ids in it, which come after this one is known."""
+    namespace = str(member.value("cache.namespace"))
+    behind = _ID.split(namespace)
+    return _ID.sub("", str(member.value("cache.location"))).rstrip("/"), behind[-1] if len(behind) > 1 else ""

@@ -117,6 +117,21 @@ def test_pools_are_what_each_of_them_is_and_not_what_it_is_called_or_where_it_fi
     assert derive(clean(_pools(HALF, FULL))).id != derive(clean(_pools(HALF, {}))).id
 
 
+def test_pools_that_change_places_are_another_deployment_and_an_id_in_a_place_moves_nothing() -> None:
+    one, two = {"cache.location": "redis://one:6379/0"}, {"cache.location": "redis://two:6379/0"}
+    straight, crossed = _pools({**HALF, **one}, {**FULL, **two}), _pools({**HALF, **two}, {**FULL, **one})
+    first = derive(clean(straight)).id
+    assert first is not None
+    assert derive(clean(crossed)).id != first
+    inside = [{"cache.location": f"{each['cache.location']}/{first}"} for each in (one, two)]
+    assert derive(clean(_pools({**HALF, **inside[0]}, {**FULL, **inside[1]}))).id == first
+    names = [{"cache.namespace": f"{first}-{letter}"} for letter in "pd"]
+    assert (
+        derive(clean(_pools({**HALF, **names[0]}, {**FULL, **names[1]}))).id
+        != derive(clean(_pools({**HALF, **names[1]}, {**FULL, **names[0]}))).id
+    )
+
+
 @pytest.mark.parametrize(
     ("pool", "unlike"),
     [
