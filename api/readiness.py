@@ -108,6 +108,7 @@ def verify_worker(
     """
     record = read_record(Path(path))
     manifest = _approved(record, str(path))
+    endpoint = endpoint.rstrip("/")  # as places at it are named
     approved = asked_pools(manifest, pool)
     before = _who(endpoint, key)
     told = settings_of(manifest, endpoint, key, pool=pool, checkpoint=True)

@@ -156,7 +156,7 @@ def _worker(
     if quiet:
         for item in found.items:
             if item.state == "differs":
-                console.say(f"error: {endpoint}: {item.name}: {said(item)}")
+                console.say(f"error: {endpoint}: {item.name}: {said(item, endpoint)}")
         console.emit(f"{found.state}\n")
     elif wanted:
         console.emit(as_json(readiness_data(found)))

@@ -15,8 +15,8 @@ _KINDS = {
     "own": "hold their tenant's reference",
     "foreign": "hold another tenant's reference",
     "unknown": "hold a reference of no tenant in the file",
-    "malformed": "hold something else where the reference belongs",
-    "missing": "hold no reference",
+    "malformed": "malformed: something else stands where the reference belongs",
+    "missing": "missing: no reference",
     "unreadable": "lines are no answer of a known tenant",
 }
 

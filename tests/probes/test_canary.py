@@ -301,6 +301,7 @@ def test_the_commands(run: Run, manifest: MakeManifest, tmp_path: Path) -> None:
     ran = run("canary", "check", "canaries.jsonl", "answers.jsonl", "--manifest", named, "-o", "found.json")
     assert ran.code == 10, ran.err
     assert "r2: expected tenant (redacted 1), seen tenant (redacted 2) (line 2)" in ran.out
+    assert "1 missing: no reference (first: line 3)" in ran.out  # as the data and the manual call it
     assert not any(tenant in ran.out for tenant in TENANTS)
     assert ran.out.endswith("refuted\n")
     text = (tmp_path / "found.json").read_text()
