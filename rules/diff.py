@@ -83,7 +83,7 @@ def compare(sides: Sides) -> list[Change]:
 
     Raises:
         InputError: where the manifests contradict each other: equal weights with unequal ``kv_digest``
-            under one list cannot both be true.
+            under one list, or equal text of a template with unequal syntax trees, cannot both be true.
 
     """
     _refuse_contradiction(sides)
@@ -159,14 +159,17 @@ def _unclaimed(sides: Sides, changes: list[Change]) -> list[Change]:
 
 def _refuse_contradiction(sides: Sides) -> None:
     checkpoint = "weights.checkpoint"
-    if (
-        sides.same(f"{checkpoint}.digest")
-        and not sides.both_null(checkpoint)
-        and sides.same(f"{checkpoint}.kv_rule")
-        and sides.same(f"{checkpoint}.kv_digest") is False
-    ):
+    if not sides.both_null(checkpoint) and sides.same(f"{checkpoint}.kv_rule"):
+        _refuse_unequal(sides, f"{checkpoint}.digest", f"{checkpoint}.kv_digest", " under the same list")
+    # What a template reads is a list that a release of kvgate may learn to read better; its tree names it in ids.
+    _refuse_unequal(sides, "chat_template.digest", "chat_template.tree", "")
+
+
+def _refuse_unequal(sides: Sides, whole: str, part: str, how: str) -> None:
+    """Refuse two sides of which the whole is equal, and a part of it is not."""
+    if sides.same(whole) and sides.same(part) is False:
         raise InputError(
-            f"contradicts {sides.old.source}: equal weights.checkpoint.digest, unequal kv_digest under the same list",
-            where=sides.new.where(f"{checkpoint}.kv_digest"),
+            f"contradicts {sides.old.source}: equal {whole}, unequal {part.rpartition('.')[2]}{how}",
+            where=sides.new.where(part),
             hint="one of the manifests was edited; capture it again",
         )
