@@ -24,6 +24,10 @@ IN_WORKER = "entries live in the memory of the worker that made them, and end wi
 """Why old entries are out of reach, and gone with their worker, where the new deployment reads its own memory."""
 
 
+NOTHING_LEFT = "the old deployment had no persistent cache, so it left no entries"
+"""Why nothing of an old deployment is within reach that filed nothing; what lies at the target is another question."""
+
+
 @dataclass(frozen=True)
 class Boundary:
     """How one old deployment's state and the new one's are kept apart.
@@ -106,6 +110,8 @@ def met(change: Change, boundary: Boundary, sides: Sides) -> str | None:
         return f"{boundary.knob.path} differs, and {boundary.why_knob}"
     if about_the_target(change):
         return boundary.target if change.kind == "moved" else None
+    if left_nothing(change, sides):
+        return NOTHING_LEFT
     if boundary.separators:
         parts = ", ".join(boundary.separators)
         return f"{parts}: part of every key, and not the same on both sides (it speaks of the deployments given only)"
@@ -124,9 +130,14 @@ def ends_with_worker(change: Change, sides: Sides) -> bool:
     return sides.new_cover.in_worker and change.kind not in ("adverse", "replaced-in-place")
 
 
+def left_nothing(change: Change, sides: Sides) -> bool:
+    """Whether a change is about entries of an old deployment that is known to have filed none, and was seen in none."""
+    return sides.old_cover.absent and change.kind != "adverse" and not about_the_target(change)
+
+
 def keys_answer(change: Change, boundary: Boundary, sides: Sides) -> KeysAnswer:
     """Answer whether the connector's own key keeps old and new entries apart, as far as this change goes."""
-    if boundary.detached:
+    if boundary.detached or left_nothing(change, sides):
         return "no store"
     if boundary.separators or _another_path(change, sides):
         return "yes"

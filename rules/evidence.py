@@ -55,7 +55,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "config-equivalence": ("model", "engine", "roles"),
     "kv-equivalence": ("model", "weights", "precision", "adapters", "parallelism", "engine", "roles", "cache"),
     "isolation": _EVERYTHING,
-    "inventory": ("roles", "cache"),
+    "inventory": _EVERYTHING,  # whose entries were looked for is the name of a model, of ranks, of an adapter
     "lifecycle-audit": ("roles", "cache"),
     "tenant-canary": _EVERYTHING,
     "bypass-diff": _EVERYTHING,

@@ -252,7 +252,7 @@ def _pair(case: Case, sides: Sides, index: int | None, *, filed_apart: bool) -> 
         told = _told(change, bound)
         finding = replace(_finding(rule, told, index), keys_separate=keys_answer(change, boundary, sides))
         findings.append(_settled(finding, rule.discharged_by, sides, boundary, proved, tokens, against))
-    for finding in _adverse(case, refuted, index):
+    for finding in _adverse(case, refuted, index, sides):
         answering = case.pack.adverse_rule_by_id(finding.rule)
         if answering.stands:
             findings.append(replace(_cannot_be_kept_apart(finding, boundary), keys_separate="no"))
@@ -315,7 +315,8 @@ def _merge(findings: list[Finding], adverse: Finding) -> None:
     group = TOKEN_DIMENSIONS if adverse.change.dimension in TOKEN_DIMENSIONS else (adverse.change.dimension,)
     for number, finding in enumerate(findings):
         explains = finding.change.dimension in group and not finding.unverified
-        if explains and set(adverse.obligations) <= set(finding.obligations):
+        # What old entries are deleted for is not what the new deployment did in a place of its own.
+        if explains and finding.baseline == adverse.baseline and set(adverse.obligations) <= set(finding.obligations):
             detail = "; ".join(part for part in (finding.change.detail, adverse.change.detail) if part)
             findings[number] = replace(
                 finding,
@@ -400,11 +401,13 @@ def _cannot_be_kept_apart(finding: Finding, boundary: Boundary) -> Finding:
     return replace(finding, may_be="clear" if boundary.may_be_clear else None)
 
 
-def _adverse(case: Case, refuted: Sequence[Evidence], index: int | None) -> list[Finding]:
+def _adverse(case: Case, refuted: Sequence[Evidence], index: int | None, sides: Sides | None = None) -> list[Finding]:
     findings = []
     for item in refuted:
         # What the new deployment did in a place of its own is not undone where the old one filed.
-        place = index if index is None or _left_by_old(item, case.old[index], case.new) else None
+        place = index
+        if index is not None and sides is not None and not _left_by_old(item, case.old[index], case.new, sides):
+            place = None
         rule = case.pack.adverse_rule(item)
         if rule is None:
             continue
@@ -435,8 +438,11 @@ def _adverse(case: Case, refuted: Sequence[Evidence], index: int | None) -> list
     return findings
 
 
-def _left_by_old(item: Evidence, old: Manifest, new: Manifest) -> bool:
-    """Whether a refutation is about what the old deployment filed, or where it did: in one store and namespace."""
+def _left_by_old(item: Evidence, old: Manifest, new: Manifest, sides: Sides) -> bool:
+    """Whether a refutation is about what the old deployment filed, or where these pools of both file."""
     if item.old is not None or item.about_old_alone(old, new):
         return True
-    return all(same(old.get(path), new.get(path)) is True for path in ("cache.connector", _PLACE, "cache.namespace"))
+    return sides.new.value(_PLACE) is not None and all(
+        same(sides.old.get(path), sides.new.get(path)) is True
+        for path in ("cache.connector", _PLACE, "cache.namespace")
+    )

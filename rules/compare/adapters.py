@@ -37,6 +37,8 @@ def compare_adapters(dimension: Dimension, sides: Sides) -> list[Change]:
 
 def _in_place(sides: Sides) -> bool | None:
     """Whether adapters can be swapped while readers share the store; ``None`` where either side does not say."""
+    if sides.old_cover.absent:
+        return False  # there are no old entries that readers could go on hitting
     features = [side.get("request_features") for side in (sides.old, sides.new)]
     if any(isinstance(field, Known) and "lora_hot_load" in (field.value or ()) for field in features):
         return True

@@ -48,6 +48,9 @@ def compare_tenancy(dimension: Dimension, sides: Sides) -> list[Change]:
     if not isinstance(old, Known) or not isinstance(new, Known):
         return [sides.unverified(dimension, path, sides.unknown_sides(path))]
     before, after = (field.value or {"boundary": "shared", "carried_by": None} for field in (old, new))
+    if sides.old_cover.absent and before != after:
+        detail = "another boundary; there are no old entries that somebody could read across it"
+        return [sides.change(dimension, "carrier", path, detail=detail)]
     ranks = [_NARROWNESS.index(side["boundary"]) for side in (before, after)]
     if ranks[1] < ranks[0]:
         return [

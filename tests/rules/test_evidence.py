@@ -99,8 +99,17 @@ def test_proof_of_a_pair_is_none_of_a_first_deployment() -> None:
 def test_a_binding_without_sections_binds_nothing() -> None:
     proof = about("token-identity", "proved", {}, {})
     for side in ("old", "new"):
-        bare = proof.model_copy(update={side: subject_of(clean(), "inventory")})
+        bare = proof.model_copy(update={side: subject_of(clean(), "lifecycle-audit")})
         assert not bare.supports(clean(), clean())
+
+
+@pytest.mark.parametrize("change", [{"model.id": "acme/other"}, {"parallelism.tensor": 4}, {"engine.block_size": 32}])
+def test_an_inventory_of_another_model_or_other_ranks_shows_nothing_of_these(change: dict[str, Any]) -> None:
+    """Entries of the deployment were looked for by their names; the cache section alone is shared by neighbours."""
+    other = about("inventory", "proved", None, change, figures={"entries": 0})
+    assert not other.supports(None, clean())
+    assert decided([], {}, evidence=[other]).exit_code == 11
+    assert decided([], {}, evidence=[about("inventory", "proved", None, {}, figures={"entries": 0})]).exit_code == 0
 
 
 SUPPORTED: dict[str, tuple[Kind, dict[str, Any]]] = {
@@ -361,6 +370,27 @@ def test_what_was_found_of_another_deployment_is_about_no_entries_of_these(kind:
     other = {"weights.checkpoint.digest": digest("8")}
     decision = decided([other, {}], READS_ON["tail tensors"], evidence=[about(kind, "refuted", None, {})])
     assert [one.baseline for one in decision.findings if one.adverse] == [1]
+
+
+@pytest.mark.parametrize("kind", ["tenant-canary", "lifecycle-audit"])
+def test_where_a_deployment_with_pools_files_is_where_its_pools_do(kind: Kind) -> None:
+    def filed(place: str, **more: Any) -> dict[str, Any]:
+        return {**more, "roles": [{"name": "all", "set": {"cache.location": f"redis://{place}:6379/0"}}]}
+
+    new = filed("two", **{"weights.checkpoint.digest": digest("9"), "weights.checkpoint.kv_digest": digest("9")})
+    new["cache.namespace"] = derive(clean(new)).id
+    leaked = [about(kind, "refuted", None, new)]
+    assert decided(filed("one"), new, evidence=leaked, declare_clear=True, strategy="recreate").exit_code == 20
+
+
+def test_deleting_what_a_wider_boundary_left_undoes_no_leak_of_the_new_one() -> None:
+    def keeping(boundary: str) -> dict[str, Any]:
+        tenancy = {"boundary": boundary, "carried_by": "cache_salt"}
+        return {"cache.tenancy": tenancy, "request_features": ["cache_salt"]}
+
+    new = {**keeping("tenant"), "cache.location": "redis://two:6379/0"}
+    leaked = [about("tenant-canary", "refuted", None, new)]
+    assert decided(keeping("user"), new, evidence=leaked, declare_clear=True).exit_code == 20
 
 
 def test_a_refutation_only_raises() -> None:
