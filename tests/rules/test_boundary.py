@@ -224,6 +224,41 @@ def test_a_name_that_stays_does_not_settle_what_differs() -> None:
 # ---- obligations ----
 
 
+def _lora(letter: str) -> dict[str, Any]:
+    """Say that adapters are swapped while others read the store."""
+    adapters = [{"name": "billing", "digest": digest(letter)}]
+    return {**OFFLOAD, "request_features": ["lora", "lora_hot_load"], "adapters": adapters}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ({}, WEIGHTS),
+        ({}, {"precision.kv_cache": "fp8_e4m3"}),
+        ({"engine.version": "0.32.0"}, {}),
+        ({}, {"cache.tenancy": TENANT, **SALTED}),
+        (_lora("8"), _lora("9")),
+    ],
+)
+def test_an_old_deployment_without_a_cache_left_nothing_and_only_the_target_counts(
+    old: dict[str, Any], new: dict[str, Any]
+) -> None:
+    """Switching a cache on together with a new model is the usual order."""
+    none = {**old, "cache.connector": None}
+    empty = about("inventory", "proved", None, new, figures={"entries": 0})
+    decision = decided(none, new, evidence=[empty])
+    assert (decision.verdict, decision.exit_code) == (NAMESPACE, 0)
+    assert {one.keys_separate for one in decision.findings if one.change.dimension != "cache.connector"} == {"no store"}
+    alone = decided(none, new)
+    assert (alone.exit_code, {one.change.path for one in alone.findings if one.open}) == (10, {"cache.connector"})
+    # Another that had one left entries of its own, and one of which that is not known may have.
+    assert not decided([none, old], new, evidence=[empty]).accepted
+    assert not decided({**old, "cache.connector": FORGET}, new, evidence=[empty]).accepted
+    # What was seen where it must not be is not answered by what should be there.
+    seen = about("bypass-diff", "refuted", none, new)
+    assert not decided(none, new, evidence=[empty, seen]).accepted
+
+
 def test_what_the_key_holds_separates_every_other_change_too() -> None:
     decision = decided(OFFLOAD, {**OFFLOAD, **WEIGHTS, "precision.kv_cache": "fp8_e4m3"})
     assert decision.boundaries[0].boundary.separators == ("precision.kv_cache",)
