@@ -40,7 +40,10 @@ def compare_features(dimension: Dimension, sides: Sides) -> list[Change]:
 
 
 def compare_tenancy(dimension: Dimension, sides: Sides) -> list[Change]:
-    """Compare who may share (kinds: ``narrowed``, ``widened``, ``carrier``, ``unverified``); ``null`` is shared."""
+    """Compare who may share (kinds: ``narrowed``, ``widened``, ``carrier``, ``unverified``); ``null`` is shared.
+
+    Where the old deployment filed nothing there is nothing private that a wider boundary exposes: ``carrier``.
+    """
     path = dimension.paths[0]
     old, new = sides.old.get(path), sides.new.get(path)
     if sides.judged_alone(path):
@@ -48,10 +51,9 @@ def compare_tenancy(dimension: Dimension, sides: Sides) -> list[Change]:
     if not isinstance(old, Known) or not isinstance(new, Known):
         return [sides.unverified(dimension, path, sides.unknown_sides(path))]
     before, after = (field.value or {"boundary": "shared", "carried_by": None} for field in (old, new))
-    if sides.old_cover.absent and before != after:
-        detail = "another boundary; there are no old entries that somebody could read across it"
-        return [sides.change(dimension, "carrier", path, detail=detail)]
     ranks = [_NARROWNESS.index(side["boundary"]) for side in (before, after)]
+    if sides.old_cover.absent and before != after and ranks[1] <= ranks[0]:
+        return [sides.change(dimension, "carrier", path, detail="another boundary, and no old entries to be exposed")]
     if ranks[1] < ranks[0]:
         return [
             sides.change(

@@ -237,6 +237,7 @@ def _lora(letter: str) -> dict[str, Any]:
         ({}, {"precision.kv_cache": "fp8_e4m3"}),
         ({"engine.version": "0.32.0"}, {}),
         ({}, {"cache.tenancy": TENANT, **SALTED}),
+        ({"cache.tenancy": TENANT, **SALTED}, {}),  # wider: nothing private is there to be deleted
         (_lora("8"), _lora("9")),
     ],
 )
@@ -255,8 +256,9 @@ def test_an_old_deployment_without_a_cache_left_nothing_and_only_the_target_coun
     assert not decided([none, old], new, evidence=[empty]).accepted
     assert not decided({**old, "cache.connector": FORGET}, new, evidence=[empty]).accepted
     # What was seen where it must not be is not answered by what should be there.
-    seen = about("bypass-diff", "refuted", none, new)
-    assert not decided(none, new, evidence=[empty, seen]).accepted
+    for kind in ("bypass-diff", "tenant-canary", "lifecycle-audit"):
+        seen = about(kind, "refuted", none, new)
+        assert not decided(none, new, evidence=[empty, seen]).accepted
 
 
 def test_what_the_key_holds_separates_every_other_change_too() -> None:
