@@ -60,7 +60,7 @@ def _one(
         return None if old is None else ("removed", before, after, _CLEANUP)
     if new.get("removed") is True:
         # Never there is no change.
-        return None if old is None else _buried(before, after, was_gone, (old_basis, new_basis))
+        return None if old is None else _buried(before, after, was_gone, old_basis)
     if old is None:
         return "added", before, after, ""
     equal = same(before, after)
@@ -90,18 +90,18 @@ def _one(
 _CLEANUP = "its entries go on the cleanup list"
 
 
-def _buried(
-    before: Field, after: Field, was_gone: bool, bases: tuple[Basis, Basis]
-) -> tuple[str, Field, Field, str] | None:
-    """Compare a tombstone with the entry that it follows, which may be one itself."""
+def _buried(before: Field, after: Field, was_gone: bool, basis: Basis) -> tuple[str, Field, Field, str] | None:
+    """Compare a tombstone with the entry that it follows, which may be one itself; ``basis``: of that entry."""
     equal = same(before, after)
     if equal is None:
         return UNVERIFIED, before, after, "the tombstone is not known to be of the bytes that were there"
     if not equal:
         return "replaced", before, after, "the tombstone is not of the bytes that were there"
-    if bases[0] == "declared" != bases[1]:
-        return UNVERIFIED, before, after, "the tombstone says more of the bytes than was known of them"
-    return None if was_gone else ("removed", before, after, _CLEANUP)
+    if was_gone:
+        return None
+    if basis == "declared":
+        return UNVERIFIED, before, after, "nobody computed which bytes were there, so the tombstone is of none"
+    return "removed", before, after, _CLEANUP
 
 
 def _digest(entry: Mapping[str, Any] | None, basis: Basis) -> Field:
