@@ -57,8 +57,8 @@ def check(
     old: ManifestInput | Sequence[ManifestInput],
     new: ManifestInput,
     *,
-    evidence: Iterable[str | Path | Evidence] = (),
-    corpora: Iterable[str | Path] = (),
+    evidence: str | Path | Evidence | Iterable[str | Path | Evidence] = (),
+    corpora: str | Path | Iterable[str | Path] = (),
     sweep: Sweep = "auto",
     rules: str | Path = "default",
     strategy: Strategy = "rolling",
@@ -75,8 +75,8 @@ def check(
         old: one old deployment or several (everything that wrote into the namespace): paths of manifests,
             plain data, or manifests. An empty sequence: this is the first deployment.
         new: the deployment to be rolled out.
-        evidence: evidence, or files and folders that hold it.
-        corpora: further corpora (JSONL, OpenAI chat format) to render on both sides.
+        evidence: evidence, or files and folders that hold it; one or several.
+        corpora: further corpora (JSONL, OpenAI chat format) to render on both sides; one or several.
         sweep: whether strings made from both tokenizers are encoded with both: ``auto``: where they differ and no
             conversation shows it; ``always``, ``never``.
         rules: a shipped rule pack, or the path of one.
@@ -104,12 +104,12 @@ def check(
     newest = load_manifest(new)
     pack, pack_source = load_pack(rules)
     waived, waivers_source = load_waivers(waivers)
-    given = list(evidence)
+    given = [evidence] if isinstance(evidence, (str, Path, Evidence)) else list(evidence)
     for item in given:
         if isinstance(item, Evidence):
             refuse_credentials(item.as_data(), "<data>")
     read = load_evidence(item for item in given if not isinstance(item, Evidence))
-    corpus_paths = [str(path) for path in corpora]
+    corpus_paths = [str(path) for path in ([corpora] if isinstance(corpora, (str, Path)) else corpora)]
     loaded = _corpora(corpus_paths, progress)
     with Renderings(progress) as renderings:
         gathered = gather(olds, newest, Asked(loaded, renderings, sweep, progress))

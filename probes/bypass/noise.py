@@ -66,6 +66,8 @@ def alike(new: Manifest | None, old: Manifest | None) -> bool:
     """
     if new is None or old is None or new.value("cache.serde") not in (None, "naive"):
         return False
+    if new.value("engine.accelerator") is None:
+        return False  # null names none, and every engine runs on one
     return all(same(old.get(path), new.get(path)) is True for path in _ALIKE)
 
 

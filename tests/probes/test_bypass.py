@@ -285,6 +285,12 @@ def test_entries_of_a_worker_that_computes_alike_are_no_further_off(
     assert diff(toy, COMPLETION, held=False, step=0.016, alike=same).verdict == verdict
 
 
+def test_null_is_no_accelerator_that_two_have_in_common() -> None:
+    null = clean({"engine.accelerator": None})
+    assert alike(clean(), clean())
+    assert not alike(null, null)
+
+
 def test_a_salt_that_the_key_does_not_hold_is_no_way_round(diff: Diff) -> None:
     toy = Toy(ignores=("cache_salt",))
     toy.cached = {json.dumps([prompt, None, None]) for prompt in "ab"}
