@@ -61,7 +61,7 @@ def refuse_losing(paths: Iterable[Path], old: Manifest, new: Manifest) -> None:
             continue  # no evidence: it is written over as any file is that is named
         if any(one.kind != "kv-equivalence" and one.speaks_against(old, new) for one in held):
             raise UsageError(
-                "holds a rehearsal of these deployments that was refuted, and would be lost",
+                "holds evidence that was refuted about these deployments, and would be lost",
                 where=str(path),
                 hint=f"write to another file: -o OTHER.json --supersedes {shlex.quote(str(path))}",
             )

@@ -81,7 +81,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         ran = found.run(*told, "--no-config")
         assert ran.code == 0, ran.err
         ran = found.run("check", "rel", "rel", "-o", "json=record.json", "--accept", "new-namespace", "--no-config")
-        assert ran.code == 0, ran.out + ran.err
+        assert ran.code == 0, ran.err
         yield found
 
 
@@ -157,7 +157,7 @@ def old_entries_are_read_where_the_store_was_not_moved(server: Server) -> None:
             asked = ("rehearse", "rel/old.yaml", f"rel/{new}.yaml", "--backend", "endpoint", *named, "--evaluate", "1")
             ran = server.run(*asked, "--settle", "0", "-o", f"{new}.json")
         evidence = json.loads((server.work / f"{new}.json").read_text())
-        assert (ran.code, evidence["state"]) == (code, state), ran.out
+        assert (ran.code, evidence["state"]) == (code, state), ran.err
         figures = evidence["figures"]
         assert figures["control"]["cached_tokens"] > 0 < figures["control"]["wrong"]
         assert bool(figures["isolation"]["cached_tokens"]) is (state == "refuted")
