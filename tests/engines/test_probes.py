@@ -155,8 +155,8 @@ def old_entries_are_read_where_the_store_was_not_moved(server: Server) -> None:
         with fronts(server.url, server.work / "kv", [old, Deployed(server.other, place), control]) as urls:
             named = [f"--{side}-endpoint={url}" for side, url in zip(("old", "new", "control"), urls, strict=True)]
             asked = ("rehearse", "rel/old.yaml", f"rel/{new}.yaml", "--backend", "endpoint", *named, "--evaluate", "1")
-            ran = server.run(*asked, "--settle", "0", "-o", f"{new}.json")
-        evidence = json.loads((server.work / f"{new}.json").read_text())
+            ran = server.run(*asked, "--settle", "0", "-o", f"{new}-rehearsed.json")
+        evidence = json.loads((server.work / f"{new}-rehearsed.json").read_text())
         assert (ran.code, evidence["state"]) == (code, state), ran.err
         figures = evidence["figures"]
         assert figures["control"]["cached_tokens"] > 0 < figures["control"]["wrong"]
