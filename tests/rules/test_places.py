@@ -55,7 +55,7 @@ ONE_STORE = [
     ("file://a/kv", "file://b/kv"),
     ("/kv/a/../b", "/kv/b"),
     ("/kv//a/.", "/kv/a"),
-    ("~/kv", "/home/serving/kv"),
+    ("~/kv", "/srv/kv"),
     ("$KV", "/kv"),
     ("kv", "/srv/kv"),
     ("kv/a", "./kv/a"),
