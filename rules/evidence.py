@@ -124,6 +124,11 @@ class Evidence(DataModel):
             return False
         return _binds(self.kind, self.new, new)
 
+    def binds_pools(self, old: Manifest, new: Manifest) -> bool:
+        """Whether pools set nothing of what it binds to; that it binds to the list of them is asked of the whole."""
+        pairs = [(self.new, new), *([(self.old, old)] if self.old is not None else [])]
+        return all(_binds(self.kind, subject, pool, but=("roles",)) for subject, pool in pairs)
+
     def speaks_against(self, old: Manifest | None, new: Manifest) -> bool:
         """Whether it is a refutation that no identity field, known in both, shows to be about another deployment.
 
@@ -205,8 +210,10 @@ def _identity_digests(manifest: Manifest) -> dict[str, str]:
     return {path: digest(value) for path, value in found.items()}
 
 
-def _binds(kind: str, subject: Subject, manifest: Manifest) -> bool:
-    return all(subject.sections.get(name) == _section_digest(manifest, name) for name in SECTIONS[kind])
+def _binds(kind: str, subject: Subject, manifest: Manifest, but: Sequence[str] = ()) -> bool:
+    return all(
+        subject.sections.get(name) == _section_digest(manifest, name) for name in SECTIONS[kind] if name not in but
+    )
 
 
 @lru_cache(maxsize=1024)

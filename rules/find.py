@@ -296,7 +296,7 @@ def _supports(item: Evidence, whole: tuple[Manifest, Manifest], sides: Sides) ->
     It does where they set nothing of what it binds to: what was computed, rendered or compared was the whole's. An
     inventory looks at stores, and is told what lies in any of them.
     """
-    return item.supports(*whole) and (item.kind == "inventory" or item.supports(sides.old, sides.new))
+    return item.supports(*whole) and (item.kind == "inventory" or item.binds_pools(sides.old, sides.new))
 
 
 def _told(change: Change, bound: Sequence[Evidence]) -> Change:

@@ -220,6 +220,18 @@ def test_a_proof_of_the_whole_is_none_of_what_a_pool_sets(edited: str) -> None:
     assert decided(old, pooled, evidence=[proof]).verdict == NAMESPACE
 
 
+def test_a_proof_of_the_whole_speaks_for_pools_that_only_file_elsewhere() -> None:
+    keyed = {**_OWN_STORE, "cache.key_fields": ["model.id"]}
+    places = [{"name": name, "set": {"cache.location": f"db://{name}"}} for name in ("one", "two")]
+    old = {**keyed, "roles": places}
+    new = {**old, "chat_template.digest": digest("8"), "chat_template.tree": digest("9")}
+    assert decided(old, new).verdict == NAMESPACE
+    assert decided(old, new, evidence=[about("token-identity", "proved", old, new)]).verdict == REUSE
+    # A store is part of what stored KV was compared in: each pool has another.
+    flag = {**old, **_FLAG}
+    assert decided(old, flag, evidence=[about("kv-equivalence", "proved", old, flag)]).verdict == NAMESPACE
+
+
 def test_equal_tokens_of_the_whole_are_not_those_of_a_pool_with_another_template() -> None:
     keyed = {**_OWN_STORE, "cache.key_fields": ["model.id"]}
     template = {"chat_template.digest": digest("8"), "chat_template.tree": digest("9")}
