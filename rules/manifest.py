@@ -253,30 +253,23 @@ def with_overrides(document: Mapping[str, Any], overrides: Mapping[str, Any]) ->
     data["provenance"] = {**kept, **dict.fromkeys(overrides, provenance.get("roles", "declared"))}
     for path in overrides:
         for said in _SAID_OF.get(path, ()):
-            *sections, leaf = said.split(".")
-            target = _own_copy(data, sections)
-            if target is not None and target.get(leaf) is not None:  # what is unset for all is so for each
-                del target[leaf]
+            if _walk(data, said) is not None:  # what is unset for all is so for each
+                section, leaf = _own_section(data, said)
+                del section[leaf]
     for path, value in overrides.items():
-        *sections, leaf = path.split(".")
-        target = data
-        for section in sections:
-            inner = target.get(section)
-            target[section] = dict(inner) if isinstance(inner, Mapping) else {}  # never the other pools' own
-            target = target[section]
-        target[leaf] = value
+        section, leaf = _own_section(data, path)
+        section[leaf] = value
     return {**data, "roles": None}
 
 
-def _own_copy(data: dict[str, Any], sections: list[str]) -> dict[str, Any] | None:
-    """Return a section of the data, which may be changed from there on; ``None``: there is none."""
+def _own_section(data: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
+    """Return the section that holds a path, copied since the other pools have it too, and the name in it."""
+    *sections, leaf = path.split(".")
     for section in sections:
         inner = data.get(section)
-        if not isinstance(inner, Mapping):
-            return None
-        data[section] = dict(inner)
+        data[section] = dict(inner) if isinstance(inner, Mapping) else {}
         data = data[section]
-    return data
+    return data, leaf
 
 
 def _below(name: str, path: str) -> bool:

@@ -53,16 +53,11 @@ def derive(manifest: Manifest) -> Derived:
 
 
 def _together(members: Sequence[Manifest]) -> bytes:
-    each = {canonical_json(identity(member)) for member in members}
-    if len(each) == 1:
-        return each.pop()
-    places = [_place(member) for member in members]
-    apart = any(place != places[0] for place in places)
-    filed = {
-        (canonical_json(identity(one)).decode(), *(place if apart else ()))
-        for one, place in zip(members, places, strict=True)
-    }
-    return canonical_json([list(one) for one in sorted(filed)])
+    filed = {(canonical_json(identity(member)).decode(), _place(member)) for member in members}
+    if len(what := {one for one, _ in filed}) == 1:
+        return what.pop().encode()
+    apart = len({place for _, place in filed}) > 1
+    return canonical_json([[one, *place] if apart else [one] for one, place in sorted(filed)])
 
 
 def _place(member: Manifest) -> tuple[str, str]:
