@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 from array import array
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import kvgate
-from kvgate.corpora.snapshots.snapshot import Rendered, SnapshotEntry, SnapshotHeader, SnapshotWriter
+from kvgate.corpora.snapshots.snapshot import Rendered, SnapshotEntry, SnapshotWriter
 from kvgate.inputs import hash_file
 from kvgate.rules.manifest import manifest_from
+from tests.corpora.conftest import HEADER
 from tests.rules.clean import data, digest
 
-_HEADER = SnapshotHeader(
-    corpus="c@1",
-    corpus_digest="sha256:1",
-    renderer={"transformers": "5", "tokenizers": "0"},
-    jinja2="3",
-    made="here",
-    options={},
-    unapplied=(),
-    template=None,
-    tokenizer=None,
-    clocks=("2026-02-03T04:05:06",),
-)
+_HEADER = replace(HEADER, clocks=("2026-02-03T04:05:06",))
 
 
 def _beside(name: str, *ids: int, **changes: Any) -> dict[str, Any]:
