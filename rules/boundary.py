@@ -13,7 +13,7 @@ from kvgate.rules.compare.sides import Sides
 from kvgate.rules.evidence import Evidence
 from kvgate.rules.manifest import Manifest
 from kvgate.rules.namespace import PREFIX, derive
-from kvgate.rules.places import named_apart, tiers
+from kvgate.rules.places import may_be_one_folder, named_apart, tiers
 from kvgate.rules.profile import Coverer, Feature, Knob
 from kvgate.rules.schema import Feature as Carried
 from kvgate.rules.values import Known
@@ -207,6 +207,7 @@ _ADAPTERS = "adapters"
 _INVENTORY = "evidence.inventory"  # of all evidence it alone speaks of what lies where the new deployment will look
 # Two names of places may name one place (an alias, a link, a slash at the end), or lists that share a tier.
 _PLACE = "cache.location"
+_NAMESPACE = "cache.namespace"
 
 
 def _separators(sides: Sides, filed_apart: bool) -> list[str]:
@@ -236,11 +237,13 @@ def _separators(sides: Sides, filed_apart: bool) -> list[str]:
 
 def _prefixed(cover: Coverer) -> set[str]:
     """Return the schemes of which a connector is known to read the path, so that it is a place of its own."""
-    return {scheme for knob in cover.knobs or () if knob.path == _PLACE for scheme in knob.schemes}
+    return {scheme for knob in cover.knobs or () if knob.path == _PLACE for scheme in (*knob.schemes, *knob.databases)}
 
 
 def _part_differs(sides: Sides, dimension_id: str, path: str) -> bool:
     parts = [cover.part(dimension_id, path) for cover in (sides.old_cover, sides.new_cover)]
+    if path == _NAMESPACE and may_be_one_folder(sides.old.value(path), sides.new.value(path)):
+        return False
     # An unset side takes a default that may be the other side's very value, so it is not known to differ.
     return same(*parts) is False and all(isinstance(part, Known) and part.value is not None for part in parts)
 

@@ -40,12 +40,20 @@ def named_apart(first: object, second: object, prefixed: Collection[str]) -> boo
     Args:
         first: a location.
         second: another one.
-        prefixed: the schemes of buckets in which both sides read the prefix, so that it is a place of its own.
+        prefixed: the schemes of which both sides read the path: a bucket's prefix, the number of a database.
     """
     if not isinstance(first, str) or not isinstance(second, str):
         return False
     one, other = ([_place(tier, prefixed) for tier in tiers(location)] for location in (first, second))
     return all(a is not None and b is not None and _apart(a, b) for a in one for b in other)
+
+
+def may_be_one_folder(first: object, second: object) -> bool:
+    """Whether two names that are folders may be one, written in two ways; names without a slash are none."""
+    if not isinstance(first, str) or not isinstance(second, str) or "/" not in first + second:
+        return False
+    one, other = _place(first, ()), _place(second, ())
+    return one is None or other is None or one == other or (one.kind != other.kind and not _apart(one, other))
 
 
 @dataclass(frozen=True)
@@ -84,7 +92,7 @@ def _place(tier: str, prefixed: Collection[str]) -> _Place | None:
     name, port = _host(server[1]), int(server[2]) if server[2] else _DEFAULT_PORTS.get(scheme)
     if scheme in _BUCKETS:
         return _Place("bucket", name, path=_folder(path) if scheme in prefixed else None)
-    database = _database(path) if scheme in _DATABASES else None
+    database = _database(path) if scheme in _DATABASES and scheme in prefixed else None
     return _Place("web" if scheme in _WEB else "server", name, port, database)
 
 
@@ -128,9 +136,12 @@ def _apart(first: _Place, second: _Place) -> bool:
         databases = first.path is not None and second.path is not None and first.path != second.path
         return ports or databases or _other_hosts(first.host, second.host)
     if len(kinds) > 1:
-        # Of which folder a relative path is, is not known; a server may listen on the socket, or serve the bucket.
+        # Of which folder a relative path is, and where a volume is mounted, is not known; a server may listen on the
+        # socket, or serve the bucket.
         return not (
-            "relative" in kinds or kinds == {"web", "bucket"} or ("socket" in kinds and kinds & {"server", "web"})
+            "relative" in kinds
+            or kinds in ({"web", "bucket"}, {"volume", "folder"})
+            or ("socket" in kinds and kinds & {"server", "web"})
         )
     if first.kind == "bucket" and _other_hosts(first.host, second.host):
         return True

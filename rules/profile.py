@@ -57,7 +57,8 @@ class Knob(DataModel):
 
     ``when_key_has``: for an own store, only where its key holds this field. ``schemes``: the URL schemes (the
     empty one: a plain path or name) whose path is a place of its own. ``whole_hosts``: those of which only the host or
-    bucket is one, because what stands behind it is not read.
+    bucket is one, because what stands behind it is not read. ``databases``: those whose path is the number of a
+    database, and is read.
     """
 
     path: Literal["cache.namespace", "cache.location"]
@@ -65,6 +66,7 @@ class Knob(DataModel):
     when_key_has: str | None = None
     schemes: list[str] = Field(default_factory=lambda: ["", "file", "fs", "s3", "gs"])
     whole_hosts: list[str] = Field(default_factory=list)
+    databases: list[str] = Field(default_factory=list)
 
 
 class Tags(DataModel):

@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvgate.rules.places import named_apart
+from kvgate.rules.places import may_be_one_folder, named_apart
+from kvgate.rules.waivers import Waiver
 
+from .clean import digest
 from .deciding import decided
 
-PREFIXED = frozenset({"", "file", "fs", "s3", "gs"})
+PREFIXED = frozenset({"", "file", "fs", "s3", "gs", "redis", "rediss"})
 
 ONE_STORE = [
     ("redis://h:6379/0/a", "redis://h:6379/0/b"),
@@ -60,6 +62,8 @@ ONE_STORE = [
     ("kv", "/srv/kv"),
     ("kv/a", "./kv/a"),
     ("volume:kv", "volume:kv/a"),
+    ("volume:kv", "/kv"),  # where it is mounted
+    ("volume:kv/a", "file:///srv/b"),
     ("unix:///r.sock", "unix:///r.sock?db=1"),
     ("unix:///r.sock", "unix:////r.sock"),
     ("unix:///r.sock", "redis://h"),
@@ -127,6 +131,8 @@ def _exit_code(connector: str, first: str, second: str) -> int:
     [
         ("lmcache", "redis://h/0/a", "redis://h/0/b", 30),
         ("lmcache", "redis://h/0", "redis://h/1", 0),
+        ("lmcache-mp", "redis://h/0", "redis://h/1", 30),  # its server has a host and a port, and no number
+        ("lmcache-mp", "redis://h:1", "redis://h:2", 0),
         ("lmcache", "s3://bucket/a", "s3://bucket/b", 30),
         ("lmcache", "s3://a", "s3://b", 0),
         ("lmcache-mp", "s3://bucket/a", "s3://bucket/b", 0),
@@ -136,5 +142,46 @@ def _exit_code(connector: str, first: str, second: str) -> int:
     ],
 )
 def test_pools_with_other_kv_need_places_of_their_own(connector: str, first: str, second: str, exit_code: int) -> None:
-    """A prefix is a place only under a connector that reads one."""
+    """A prefix, or the number of a database, is a place only under a connector that reads one."""
     assert _exit_code(connector, first, second) == exit_code
+
+
+ONE_FOLDER = [("/kv/a", "/kv/a/"), ("/kv/a", "/kv//a"), ("/kv/a", "file:///kv/a"), ("kv/a", "./kv/a"),
+              ("kv/a", "/kv/a"), ("volume:kv/a", "/srv/kv/a"), ("/kv/$A", "/kv/b")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("first", "second"), ONE_FOLDER)
+def test_a_folder_in_two_spellings_is_no_two_namespaces(first: str, second: str) -> None:
+    assert may_be_one_folder(first, second)
+    assert may_be_one_folder(second, first)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("/kv/a", "/kv/b"), ("/kv/a", "/kv/a/b"), ("prod", "prod-b"), ("a", None)]
+)
+def test_other_folders_and_other_names_are_namespaces_of_their_own(first: str, second: str | None) -> None:
+    assert not may_be_one_folder(first, second)
+
+
+@pytest.mark.parametrize(("second", "exit_code"), [("/kv/a/", 30), ("/kv/b", 0)])
+def test_pools_in_one_folder_share_keys_however_it_is_written(second: str, exit_code: int) -> None:
+    sets: dict[str, dict[str, Any]] = {
+        "a": {"cache.namespace": "/kv/a", "precision.compute": "float16"},
+        "b": {"cache.namespace": second},
+    }
+    roles = [{"name": name, "set": one} for name, one in sets.items()]
+    base = {"cache.connector": "vllm-offload-fs", "cache.version": None, "precision.kv_cache": "bfloat16"}
+    assert decided({**base, "roles": roles}, {**base, "roles": roles}).exit_code == exit_code
+
+
+def test_who_waives_that_a_folder_moved_does_not_rely_on_its_having_moved() -> None:
+    base = {"cache.connector": "vllm-offload-fs", "cache.version": None, "precision.kv_cache": "bfloat16"}
+    old, new = ({**base, "cache.namespace": f"/kv/a{end}"} for end in ("", "/"))
+    new["weights.checkpoint.digest"] = new["weights.checkpoint.kv_digest"] = digest("9")
+    moved = Waiver(
+        rule="key-space-moved", dimension="cache.namespace", old="/kv/a", new="/kv/a/", reason="a slash",
+        owner="team", expires="2027-01-01",
+    )  # fmt: skip
+    decision = decided(old, new, waivers=[moved], as_of="2026-11-29")
+    assert decision.exit_code == 10
+    assert not decision.unused_waivers
