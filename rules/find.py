@@ -236,6 +236,8 @@ def _pair(case: Case, sides: Sides, index: int | None, *, filed_apart: bool) -> 
     speaking = refutations(case.evidence, old, new)
     of_old = [item for item in speaking if item.about_old_alone(old, new)]
     refuted = [item for item in speaking if item not in of_old]
+    if index is not None:
+        of_old += _of_old_pairs(case, index, speaking)
     against = {item.kind for item in refuted}
     proved = [item for item in case.evidence if item.kind not in against and _supports(item, (old, new), sides)]
     inventory = [item for item in proved if item.kind == "inventory"]
@@ -265,6 +267,18 @@ def _pair(case: Case, sides: Sides, index: int | None, *, filed_apart: bool) -> 
         kept = _kept_from(theirs, sides, boundary, stays=stays)
         findings.append(replace(kept, keys_separate=keys_answer(finding.change, boundary, sides)))
     return findings, boundary
+
+
+def _of_old_pairs(case: Case, index: int, speaking: Sequence[Evidence]) -> list[Evidence]:
+    """Return refutations of an old deployment and one that followed it, old by now as well.
+
+    What was found of its entries is true of them in front of the new deployment too, wherever that differs from the one
+    that followed in something that does no harm.
+    """
+    old, found = case.old[index], list(speaking)
+    for after in case.old[:index] + case.old[index + 1 :]:
+        found += [one for one in refutations(case.evidence, old, after) if one.old is not None and one not in found]
+    return found[len(speaking) :]
 
 
 def _of_the_old_one(finding: Finding, rule: AdverseRule) -> Finding:

@@ -11,6 +11,7 @@ from kvgate.rules.errors import InputError
 from kvgate.rules.evidence import SECTIONS, Evidence, Kind, refutations, subject_of
 from kvgate.rules.namespace import derive
 from kvgate.rules.packaged import data_from, parse_data
+from kvgate.rules.shown import Shown
 from tests.rules.clean import FORGET, clean, digest
 from tests.rules.deciding import CLEAR, NAMESPACE, REUSE, STALE, about, decided
 
@@ -360,6 +361,24 @@ def test_no_fault_of_the_old_one_makes_the_new_one_unsafe_by_itself() -> None:
     refuted = [about("isolation", "refuted", None, {})]
     assert decided({}, {}, evidence=refuted).exit_code == 30
     assert decided({}, READS_ON["tail tensors"], evidence=refuted).exit_code == 20
+
+
+@pytest.mark.parametrize(("kind", "shown"), [("kv-equivalence", STALE), ("isolation", STALE), ("bypass-diff", None)])
+def test_what_one_release_found_of_the_entries_of_another_is_true_in_front_of_the_next(
+    kind: Kind, shown: Shown | None
+) -> None:
+    """Blocks that the release before last left were read wrongly by the last one; this one reads them as it did."""
+    last = READS_ON["an upgrade"]
+    new = {**last, **READS_ON["tail tensors"]}
+    refuted = about(kind, "refuted", {}, last, shown=shown)
+    assert decided([{}, last], new).verdict == REUSE
+    assert decided([{}, last], new, evidence=[refuted]).exit_code == 10
+    assert decided([last, {}], new, evidence=[refuted]).exit_code == 10
+    assert decided([last], new, evidence=[refuted]).verdict == REUSE  # nothing of those entries is in question
+    answer = about(kind, "proved", {}, last, shown=shown, supersedes=[refuted.digest])
+    assert decided([{}, last], new, evidence=[refuted, answer]).verdict == REUSE
+    apart = {**new, "cache.namespace": derive(clean(new)).id}
+    assert decided([{}, last], apart, evidence=[refuted]).exit_code == 0
 
 
 @pytest.mark.parametrize("kind", [kind for kind, _ in OF_ONE])
